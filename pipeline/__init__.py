@@ -1,0 +1,4 @@
+"""Everything about turning text into speech: jobs, history, voices, text, audio, engines.
+
+Imports neither `daemon` nor `ui`.
+"""

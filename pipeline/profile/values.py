@@ -1,0 +1,78 @@
+"""Values people write in configuration files: sizes, durations, thresholds. Pure parsing.
+
+Each parser takes what TOML, an environment variable or a flag gives (str, int, float, bool) and raises
+ValueError with a sentence that says what would be right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+_SIZE_UNITS = {
+    "": 1, "b": 1,
+    "kb": 1000, "mb": 1000**2, "gb": 1000**3, "tb": 1000**4,
+    "kib": 1024, "mib": 1024**2, "gib": 1024**3, "tib": 1024**4,
+}  # fmt: skip
+_DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+_THRESHOLD = re.compile(r"max\(\s*([0-9.]+)\s*%\s*,\s*([^)]+)\)")
+
+
+def parse_size(value: object) -> int:
+    """Bytes from `268435456`, `"256 MiB"` or `"10 GB"`."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value.strip())):
+        unit = _SIZE_UNITS.get(match[2].lower())
+        if unit is not None:
+            return round(float(match[1]) * unit)
+    raise ValueError(f"{value!r} is not a size; write bytes or a unit, for example '256 MiB' or '10 GB'")
+
+
+def parse_duration(value: object) -> float:
+    """Seconds from `15`, `"15 min"`, `"2 h"`, `"0"`; `"always"` and ollama's `-1` mean for ever (inf)."""
+    if isinstance(value, str) and value.strip().lower() in ("always", "-1"):
+        return math.inf
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value == -1:
+            return math.inf
+        if value >= 0 and not math.isnan(value):
+            return float(value)
+    if isinstance(value, str) and (match := _QUANTITY.fullmatch(value.strip())):
+        unit = _DURATION_UNITS.get(match[2].lower())
+        if unit is not None:
+            return float(match[1]) * unit
+    raise ValueError(f"{value!r} is not a duration; write seconds or a unit, for example '15 min' or 'always'")
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """`max(ratio of total, floor_bytes)`: a limit that scales with the machine but never gets tiny."""
+
+    ratio: float
+    floor_bytes: int
+
+    def bytes_of(self, total_bytes: int) -> int:
+        """The limit in bytes on a machine (or card) of `total_bytes`."""
+        return max(round(self.ratio * total_bytes), self.floor_bytes)
+
+    def __str__(self) -> str:
+        return f"max({self.ratio * 100:g} %, {self.floor_bytes} B)"
+
+
+def parse_threshold(value: object) -> Threshold:
+    """`"max(10 %, 384 MiB)"`, or a plain size, which is the limit on every machine."""
+    if isinstance(value, Threshold):
+        return value
+    if isinstance(value, str) and (match := _THRESHOLD.fullmatch(value.strip())):
+        ratio = float(match[1]) / 100
+        if 0 <= ratio < 1:
+            return Threshold(ratio, parse_size(match[2].strip()))
+    else:
+        try:
+            return Threshold(0.0, parse_size(value))
+        except ValueError:
+            pass
+    raise ValueError(f"{value!r} is not a threshold; write a size or, for example, 'max(10 %, 384 MiB)'")
