@@ -27,7 +27,15 @@ from pipeline.profile.values import Threshold
 PROFILES = ("cpu", "gpu-4g", "gpu-6g", "gpu-12g")
 # Variables that are not configuration keys but share the prefix; set by the supervisor or the installer.
 RESERVED_ENVIRONMENT = frozenset(
-    {"COSYD_STATE_DIR", "COSYD_CONFIG", "COSYD_LINK_FD", "COSYD_LISTEN_FDS", "COSYD_INSTANCE", "COSYD_LANG"}
+    {
+        "COSYD_STATE_DIR",
+        "COSYD_CONFIG",
+        "COSYD_LINK_FD",
+        "COSYD_LISTEN_FDS",
+        "COSYD_INSTANCE",
+        "COSYD_PARENT_PID",
+        "COSYD_LANG",
+    }
 )
 
 

@@ -1,0 +1,209 @@
+"""What every child of the supervisor does first: `adopt()`, then a heartbeat, and its own end.
+
+Used by `python -m ui`, `python -m pipeline.worker` and the short children. How the supervisor starts a child
+is in docs/architecture.md; it spawns from its main thread only, since PDEATHSIG follows the *thread* that
+forked. A child lives no longer than its supervisor: the kernel kills it (PDEATHSIG), and EOF on the link ends
+its whole process group, so that an espeak-ng or ffmpeg it started goes too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipeline.codes import EX_TEMPFAIL, CosydError
+from pipeline.paths import StatePaths, default_state_root
+from pipeline.profile import Config, from_json
+from pipeline.rpc import Handler, Link
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class ChildContext:
+    """What the supervisor gave to this process.
+
+    `link_socket` is None for the short children; `listen_fds` maps a door (`http`, `wyoming`) to the descriptor
+    of its listening socket (web only). `parent_pid` is None when nobody said who the parent is.
+    """
+
+    paths: StatePaths
+    config: Config
+    instance: str
+    parent_pid: int | None
+    link_socket: socket.socket | None
+    listen_fds: Mapping[str, int]
+
+    def open_link(
+        self, handlers: Mapping[str, Handler] | None = None, on_eof: Callable[[], None] | None = None
+    ) -> Link:
+        """Start the link to the supervisor. Without `on_eof`, EOF ends this process and its group at once.
+
+        Raises CosydError(config_error) in a process that was started without a link.
+        """
+        if self.link_socket is None:
+            raise CosydError("config_error", problems=["COSYD_LINK_FD: this process is started by cosyd run"])
+        return Link(self.link_socket, handlers, on_eof or end_group).start()
+
+
+def adopt(environ: MutableMapping[str, str] = os.environ) -> ChildContext:
+    """Become a child: die with the parent, lead a process group, take what was passed out of `environ`.
+
+    COSYD_INSTANCE, COSYD_STATE_DIR and COSYD_CONFIG stay, for grandchildren, and so that leftovers are found.
+    Raises CosydError(config_error) for a bad variable or configuration; ends the process (75) when the parent
+    died before the kernel was asked to watch it.
+    """
+    die_with_parent()
+    parent = _number(environ, "COSYD_PARENT_PID")
+    if parent is not None and os.getppid() != parent:
+        os._exit(EX_TEMPFAIL)  # nobody is left to report to
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # `end_group` must never reach the spawner's group
+    # Ctrl-C and a closed terminal are for the supervisor, which then stops us in order.
+    for terminal_signal in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(terminal_signal, signal.SIG_IGN)
+    link_fd = _number(environ, "COSYD_LINK_FD")
+    listen_fds = parse_listen_fds(environ.pop("COSYD_LISTEN_FDS", ""))
+    link_socket = None
+    try:
+        for fd in listen_fds.values():
+            os.set_inheritable(fd, False)
+        if link_fd is not None:
+            os.set_inheritable(link_fd, False)  # a leaked copy would hide EOF
+            link_socket = socket.socket(fileno=link_fd)
+    except OSError as error:
+        raise CosydError("config_error", problems=[f"COSYD_LINK_FD, COSYD_LISTEN_FDS: {error}"]) from None
+    return ChildContext(
+        paths=StatePaths.at(default_state_root(environ), environ),
+        config=_read_config(environ.get("COSYD_CONFIG", "")),
+        instance=environ.get("COSYD_INSTANCE", ""),
+        parent_pid=parent,
+        link_socket=link_socket,
+        listen_fds=listen_fds,
+    )
+
+
+def _number(environ: MutableMapping[str, str], name: str) -> int | None:
+    value = environ.pop(name, None)
+    if value is None:
+        return None
+    if not value.isascii() or not value.isdigit():
+        raise CosydError("config_error", problems=[f"{name}: {value!r} is not a number"])
+    return int(value)
+
+
+def _read_config(path: str) -> Config:
+    if not path:
+        return Config()
+    try:
+        return from_json(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CosydError("config_error", problems=[f"COSYD_CONFIG: {error}"]) from None
+
+
+def parse_listen_fds(text: str) -> dict[str, int]:
+    """`http=5,wyoming=6` to `{"http": 5, "wyoming": 6}`. Raises CosydError(config_error)."""
+    found: dict[str, int] = {}
+    for item in filter(None, text.split(",")):
+        name, _, number = item.partition("=")
+        if not name or not number.isascii() or not number.isdigit():
+            raise CosydError("config_error", problems=[f"COSYD_LISTEN_FDS: {item!r} is not name=number"])
+        found[name] = int(number)
+    return found
+
+
+def die_with_parent() -> None:
+    """PR_SET_PDEATHSIG(SIGKILL): the kernel kills this process when its parent's spawning thread ends."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def end_group() -> NoReturn:
+    """SIGKILL to the own process group when leading one, else to this process alone. Does not return."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(EX_TEMPFAIL)
+
+
+def own_memory_bytes() -> int | None:
+    """Anonymous resident memory of this process, what its end gives back; None when unreadable.
+
+    File pages (mapped weights) are left out: they are page cache, and MemAvailable counts them as available.
+    """
+    try:
+        fields = Path("/proc/self/statm").read_text("ascii").split()
+        return max(0, int(fields[1]) - int(fields[2])) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+class HeartbeatState:
+    """What the next heartbeat says. Written by the working thread, read by the heartbeat thread.
+
+    `progress_at` is CLOCK_MONOTONIC in seconds, which all processes of a machine share: the time of the last
+    chunk, so that alive but stuck can be told from busy. The peaks are the largest sizes since `reset_peaks`.
+    """
+
+    def __init__(self, vram_bytes: Callable[[], int | None] = lambda: None) -> None:
+        self._read_vram = vram_bytes
+        self.job: str | None = None
+        self.segment: int | None = None
+        self.progress_at: float = time.monotonic()
+        self.peak_rss_bytes: int | None = None
+        self.peak_vram_bytes: int | None = None
+
+    def progress(self) -> None:
+        """Something was made just now."""
+        self.progress_at = time.monotonic()
+
+    def working_on(self, job: str | None, segment: int | None = None) -> None:
+        """Say which job and segment is in hand; a change is progress."""
+        self.job, self.segment = job, segment
+        self.progress()
+
+    def reset_peaks(self) -> None:
+        """Begin a new measurement of the peaks (at the start of a job)."""
+        self.peak_rss_bytes = self.peak_vram_bytes = None
+        self.sample()
+
+    def sample(self) -> dict[str, Any]:
+        """Read the sizes, raise the peaks, and return the params of one `heartbeat`."""
+        rss, vram = own_memory_bytes(), self._read_vram()
+        self.peak_rss_bytes = _larger(self.peak_rss_bytes, rss)
+        self.peak_vram_bytes = _larger(self.peak_vram_bytes, vram)
+        return {
+            "rss_bytes": rss,
+            "vram_bytes": vram,
+            "job": self.job,
+            "segment": self.segment,
+            "progress_at": self.progress_at,
+        }
+
+
+def _larger(known: int | None, new: int | None) -> int | None:
+    return new if known is None else known if new is None else max(known, new)
+
+
+def start_heartbeat(link: Link, state: HeartbeatState, every_s: float) -> threading.Thread:
+    """Send `heartbeat{...}` now and each `every_s` from a daemon thread, until the link is gone."""
+    pause = threading.Event()  # never set: a wait that no signal cuts short
+
+    def beat() -> None:
+        while link.notify("heartbeat", **state.sample()):
+            pause.wait(every_s)
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    return thread
