@@ -1,11 +1,11 @@
-"""What runs where: `--long`, `--system`, and skips that are said aloud (and fail in CI when they should not be there).
+"""What runs where: `--long`, `--system`, and skips said aloud, which fail in CI when they should not be there.
 
-- `slow` tests (full counts, soaks) run with `--long`. A test that always runs, only with fewer rounds, takes the
-  `rounds` fixture: `rounds(50, 500)`.
+- `slow` tests (full counts, soaks) run with `--long`. A test that always runs, only with fewer rounds, takes
+  the `rounds` fixture: `rounds(50, 500)`.
 - `root` tests (namespaces, mounts, debootstrap) run as root with `--system`.
 - `browser` tests need Debian's chromium, `gpu` tests an NVIDIA card.
-Every other skip is a decision of the test itself. With `COSYD_CI=1` such a skip is a failure: CI installs all that the
-tests need, so a skip there means that something was silently not tested.
+Every other skip is a decision of the test itself. With `COSYD_CI=1` such a skip is a failure: CI installs all
+that the tests need, so a skip there means that something was silently not tested.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The two options that ask for more than a laptop wants to run."""
     group = parser.getgroup("cosyd")
     group.addoption("--long", action="store_true", help="full counts and soaks (hours)")
-    group.addoption("--system", action="store_true", help="tests that need root: debootstrap roots, namespaces")
+    group.addoption(
+        "--system", action="store_true", help="tests that need root: debootstrap roots, namespaces"
+    )
 
 
 def in_ci() -> bool:
@@ -41,7 +43,9 @@ def has_card() -> bool:
     return Path("/dev/nvidia0").exists()
 
 
-def skip_reason(markers: set[str], *, long: bool, system: bool, root: bool, chromium: bool, card: bool) -> str:
+def skip_reason(
+    markers: set[str], *, long: bool, system: bool, root: bool, chromium: bool, card: bool
+) -> str:
     """Why a test with these markers does not run here; "" when it does.."""
     if "slow" in markers and not long:
         return NOT_ASKED + "full counts (pytest --long)"

@@ -104,7 +104,9 @@ def test_unknown_fields_and_odd_names_of_known_voices_are_fine(service: Service)
     body = OK_BODY | {"lang_code": "a", "exaggeration": 0.5, "stream": True, "voice": {"id": "numbers"}}
     assert service.http.post("/v1/audio/speech", json=body).status_code == 200
     for name in ("alloy", "Alloy", "nova", "cedar", ""):
-        response = service.http.post("/v1/audio/speech", json=OK_BODY | {"voice": name, "input": "Hello there."})
+        response = service.http.post(
+            "/v1/audio/speech", json=OK_BODY | {"voice": name, "input": "Hello there."}
+        )
         assert response.status_code == 200, (name, response.text)
 
 

@@ -23,7 +23,9 @@ def test_short_requests_start_within_a_segment_while_a_long_text_runs(tmp_path: 
         )
         long_job = service.submit(text, source="page")
         wait_for(
-            lambda: service.rows("SELECT 1 FROM segments WHERE state = 'done' LIMIT 1"), 30, "the first segment"
+            lambda: service.rows("SELECT 1 FROM segments WHERE state = 'done' LIMIT 1"),
+            30,
+            "the first segment",
         )
         delays = []
         for n in range(10):
@@ -44,7 +46,9 @@ def test_short_requests_start_within_a_segment_while_a_long_text_runs(tmp_path: 
                         delays.append(time.monotonic() - began)
                     heard += chunk
             assert decode(bytes(heard)) == [n]
-        finished = service.rows("SELECT count(*) AS n FROM segments WHERE job_id = ? AND state = 'done'", long_job)
+        finished = service.rows(
+            "SELECT count(*) AS n FROM segments WHERE job_id = ? AND state = 'done'", long_job
+        )
         assert finished[0]["n"] < 100, "the long text was over before the short ones came: nothing was tested"
         times = service.rows(
             "SELECT max(synthesis_seconds / segments) AS worst FROM generations WHERE job_id != ?", long_job
