@@ -148,9 +148,13 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Web:
-    """The page and the API. `hosts` are further names that may stand in the Host header."""
+    """The page and the API. `hosts` are further names that may stand in the Host header.
+
+    `auth` off is for a loopback bind only; beyond it the start is refused (`unsafe_bind`).
+    """
 
     host: str = _key("127.0.0.1")
+    auth: bool = _key(True)
     port: int = _key(7860, low=0, high=65535)
     hosts: tuple[str, ...] = _key(())
     root_path: str = _key("")

@@ -36,16 +36,17 @@ def has_espeak() -> bool:
     return shutil.which("espeak-ng") is not None
 
 
-_ESPEAK_LANGUAGES = ("zh", "en", "de", "fr", "es", "it", "pt", "ru", "ja", "ko", "nl", "pl", "sv", "tr", "uk", "vi", "yue")  # fmt: skip
+_ESPEAK_LANGUAGES = (
+    "zh", "en", "de", "fr", "es", "it", "pt", "ru", "ja", "ko", "nl", "pl", "sv", "tr", "uk", "vi", "yue",
+)  # fmt: skip
 
 
 def ready_made(extra_engines: Mapping[str, str], *, espeak: bool | None = None) -> tuple[Voice, ...]:
     """Voices that need no cloning: `heart` (neural English, espeak-ng for the rest), `espeak`, and one for
     each extra engine, named as the engine."""
     espeak = has_espeak() if espeak is None else espeak
-    voices = [
-        Voice("heart", "Heart", "builtin", ("en", *(l for l in _ESPEAK_LANGUAGES if l != "en")) if espeak else ("en",))
-    ]  # fmt: skip
+    others = tuple(tag for tag in _ESPEAK_LANGUAGES if tag != "en") if espeak else ()
+    voices = [Voice("heart", "Heart", "builtin", ("en", *others))]
     if espeak:
         voices.append(Voice("espeak", "eSpeak", "builtin", _ESPEAK_LANGUAGES))
     voices += [Voice(name, name.capitalize(), name, ("en",)) for name in sorted(extra_engines)]

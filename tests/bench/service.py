@@ -27,10 +27,10 @@ from tests.integration.service import Service, wait_for
 
 SHORT = "The kettle is ready."
 PARAGRAPH = (
-    "The old house at the edge of the village had been empty for many years. In the spring a young family moved "
-    "in and opened all the windows. They painted the kitchen yellow, planted beans along the fence, and found a "
-    "piano under a dusty cloth in the attic. Every evening somebody played a slow song, and the neighbours "
-    "stopped at the gate to listen."
+    "The old house at the edge of the village had been empty for many years. In the spring a young family "
+    "moved in and opened all the windows. They painted the kitchen yellow, planted beans along the fence, "
+    "and found a piano under a dusty cloth in the attic. Every evening somebody played a slow song, and the "
+    "neighbours stopped at the gate to listen."
 )
 
 
