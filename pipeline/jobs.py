@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import secrets
 import unicodedata
@@ -93,6 +92,14 @@ class JobRequest:
         return json.dumps({"v": 1, **dataclasses.asdict(self)}, ensure_ascii=False, separators=(",", ":"))
 
 
+def _shown(value: object) -> str:
+    """What was given, short and without what a terminal or UTF-8 cannot carry, for the error message."""
+    try:
+        return clean_text(str(value)[:80])
+    except ValueError:  # a whole number of more digits than Python writes out
+        return "…"
+
+
 def _bad(field: str, reason: str, **params: Any) -> CosydError:
     return CosydError("bad_value", field=field, reason=reason, **params)
 
@@ -101,8 +108,8 @@ def _text_field(fields: dict[str, Any], name: str, allowed: tuple[str, ...], cod
     value = fields.get(name)
     if name in fields and (not isinstance(value, str) or value not in allowed):
         if code != "bad_value":
-            raise CosydError(code, value=str(value)[:80], allowed=", ".join(allowed))
-        raise _bad(name, "not_one_of", value=str(value)[:80], allowed=", ".join(allowed))
+            raise CosydError(code, value=_shown(value), allowed=", ".join(allowed))
+        raise _bad(name, "not_one_of", value=_shown(value), allowed=", ".join(allowed))
 
 
 def clean_text(text: str) -> str:
@@ -112,8 +119,7 @@ def clean_text(text: str) -> str:
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     kept = (
-        ch if ch in "\n\t" or unicodedata.category(ch) not in ("Cc", "Cs", "Co", "Cn") else " "
-        for ch in text
+        ch if ch in "\n\t" or unicodedata.category(ch) not in ("Cc", "Cs", "Co", "Cn") else " " for ch in text
     )
     return unicodedata.normalize("NFC", "".join(kept))
 
@@ -132,11 +138,11 @@ def parse_request(fields: dict[str, Any], *, max_chars: int) -> JobRequest:
     """
     fields = dict(fields)
     version = fields.pop("v", 1)
-    if version != 1:
-        raise _bad("v", "not_one_of", value=str(version)[:80], allowed="1")
+    if isinstance(version, bool) or version != 1:
+        raise _bad("v", "not_one_of", value=_shown(version), allowed="1")
     known = {f.name for f in dataclasses.fields(JobRequest)}
     if unknown := sorted(set(fields) - known):
-        raise _bad(str(unknown[0])[:80], "unknown_key", allowed=", ".join(sorted(known)))
+        raise _bad(_shown(unknown[0]), "unknown_key", allowed=", ".join(sorted(known)))
     text = fields.get("text")
     if not isinstance(text, str):
         raise _bad("text", "not_text") if text is not None else CosydError("empty_text")
@@ -147,7 +153,7 @@ def parse_request(fields: dict[str, Any], *, max_chars: int) -> JobRequest:
         raise CosydError("empty_text")
     voice = fields.get("voice")
     if not isinstance(voice, str) or not VOICE_ID.fullmatch(voice):
-        raise CosydError("unknown_voice", voice=str(voice)[:80], known="")
+        raise CosydError("unknown_voice", voice=_shown(voice), known="", reason="malformed")
     _text_field(fields, "mode", MODES)
     _text_field(fields, "markup", MARKUPS)
     _text_field(fields, "source", SOURCES)
@@ -155,26 +161,28 @@ def parse_request(fields: dict[str, Any], *, max_chars: int) -> JobRequest:
     if "language" in fields and not (
         isinstance(fields["language"], str) and _LANGUAGE.fullmatch(fields["language"])
     ):
-        raise _bad("language", "not_a_language", value=str(fields["language"])[:80])
-    for name in ("client", "owner"):
-        if name in fields and not isinstance(fields[name], str):
+        raise _bad("language", "not_a_language", value=_shown(fields["language"]))
+    for name in ("client", "owner", "instruct"):
+        if name not in fields or (name == "instruct" and fields[name] is None):
+            continue
+        if not isinstance(fields[name], str):
             raise _bad(name, "not_text")
-    if fields.get("instruct") is not None and not isinstance(fields["instruct"], str):
-        raise _bad("instruct", "not_text")
+        fields[name] = clean_text(fields[name])  # a lone surrogate would not go into the database
     if "speed" in fields:
         fields["speed"] = _speed(fields["speed"])
     if fields.get("seed") is not None:
         seed = fields["seed"]
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= SEED_MAX:
-            raise _bad("seed", "out_of_range", value=str(seed)[:80], low=0, high=SEED_MAX)
+            raise _bad("seed", "out_of_range", value=_shown(seed), low=0, high=SEED_MAX)
     return JobRequest(**fields)
 
 
 def _speed(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _bad("speed", "not_a_number", value=str(value)[:80])
-    if not math.isfinite(value) or not SPEED_MIN <= value <= SPEED_MAX:
-        raise _bad("speed", "out_of_range", value=str(value)[:80], low=SPEED_MIN, high=SPEED_MAX)
+        raise _bad("speed", "not_a_number", value=_shown(value))
+    # Compared before anything else: a whole number of 400 digits does not become a float.
+    if not SPEED_MIN <= value <= SPEED_MAX:  # NaN is refused here too
+        raise _bad("speed", "out_of_range", value=_shown(value), low=SPEED_MIN, high=SPEED_MAX)
     return float(value)
 
 
@@ -182,7 +190,7 @@ def request_from_json(text: str) -> JobRequest:
     """Read `jobs.request` back. Raises CosydError(bad_value) for what no version of ours wrote."""
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _bad("request", "not_json") from None
     if not isinstance(fields, dict):
         raise _bad("request", "not_json")
@@ -202,7 +210,9 @@ def new_job_id() -> str:
 def is_han(ch: str) -> bool:
     """True for CJK ideographs (all planes)."""
     cp = ord(ch)
-    return 0x4E00 <= cp <= 0x9FFF or 0x3400 <= cp <= 0x4DBF or 0x20000 <= cp <= 0x323AF or 0xF900 <= cp <= 0xFAFF
+    return (
+        0x4E00 <= cp <= 0x9FFF or 0x3400 <= cp <= 0x4DBF or 0x20000 <= cp <= 0x323AF or 0xF900 <= cp <= 0xFAFF
+    )
 
 
 def estimate_seconds(text: str, speed: float = 1.0) -> float:

@@ -14,6 +14,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+from pipeline.jobs import is_han
+
 Language = Literal["zh", "en"]
 
 
@@ -37,32 +39,126 @@ def catalogue(language: Language) -> Mapping[str, str]:
 class _Lenient(string.Formatter):
     """A missing param shows as `?`: a message must never fail while an error is being reported."""
 
+    def __init__(self, language: Language) -> None:
+        self._language = language
+
     def get_value(self, key: int | str, args: Any, kwargs: Mapping[str, Any]) -> Any:
         return kwargs.get(str(key), "?")
 
     def format_field(self, value: Any, format_spec: str) -> str:
         try:
+            if format_spec == "size":
+                return size_text(float(value))
+            if format_spec == "time":
+                return time_text(float(value), self._language)
+            if format_spec == "percent":
+                return f"{float(value) * 100:.0f} %"
             return str(super().format_field(value, format_spec))
-        except (ValueError, TypeError):
-            return str(value)
+        except (ValueError, TypeError, OverflowError):
+            return "?" if value is None else str(value)
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        return value
+
+    def fill(self, template: str, params: Mapping[str, Any]) -> str:
+        """Fill the template. Chinese templates have a blank on both sides of every placeholder, as Latin
+        letters and digits want; it goes away where the value turns out to be Han."""
+        out, gap = "", ""
+        for literal, name, spec, _ in self.parse(template):
+            if gap and literal.startswith(" ") and is_han(literal[1:2] or " "):
+                literal = literal[1:]
+            out += literal
+            gap = ""
+            if name is None:
+                continue
+            value = self.format_field(self.get_value(name, (), params), spec or "")
+            if self._language == "zh" and value:
+                if out.endswith(" ") and is_han(out[-2:-1] or " ") and is_han(value[0]):
+                    out = out[:-1]
+                gap = value[-1] if is_han(value[-1]) else ""
+            out += value
+        return out
 
 
-_FORMATTER = _Lenient()
+_FORMATTERS: Mapping[Language, _Lenient] = {"zh": _Lenient("zh"), "en": _Lenient("en")}
+
+
+def size_text(count_bytes: float) -> str:
+    """`312 MB`, `2.1 GB`: powers of 1024 under the names that memory is sold by, so a 4 GB card shows as 4 GB."""
+    value, unit = abs(count_bytes), "B"
+    for bigger in ("KB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, bigger
+    digits = 1 if unit in ("GB", "TB") and value < 100 else 0
+    text = f"{value:.{digits}f}".removesuffix(".0")
+    return f"{'-' if count_bytes < 0 else ''}{text} {unit}"
+
+
+_TIME_UNITS: Mapping[Language, tuple[str, str, str, str]] = {
+    "en": ("s", "min", "h", "days"),
+    "zh": ("秒", "分钟", "小时", "天"),
+}
+
+
+def time_text(seconds: float, language: Language) -> str:
+    """`0.3 s`, `12 s`, `3 min`, `5 h`, `2 days`; rounded, for people."""
+    unit = _TIME_UNITS[language]
+    if seconds < 10:
+        return f"{seconds:.1f}".removesuffix(".0") + f" {unit[0]}"
+    if seconds < 90:
+        return f"{seconds:.0f} {unit[0]}"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} {unit[1]}"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.0f} {unit[2]}"
+    return f"{seconds / 86400:.0f} {unit[3]}"
 
 
 def render(key: str, language: Language, params: Mapping[str, Any] | None = None) -> str:
-    """The text of `key`; the key itself when no catalogue has it. Never raises."""
+    """The text of `key`; the key itself when no catalogue has it. Never raises.
+
+    Placeholders are plain names, with `:size` (bytes), `:time` (seconds) or `:percent` (a ratio) where wanted.
+    """
     template = catalogue(language).get(key)
     if template is None:
         return key
-    return _FORMATTER.vformat(template, (), params or {})
+    return _FORMATTERS[language].fill(template, params or {})
 
 
 def error_text(code: str, language: Language, params: Mapping[str, Any] | None = None) -> str:
-    """What happened and what to do, for an error code. `bad_value` has one text for each reason."""
+    """What happened and what to do, for an error code. Where `error.CODE_REASON` exists it is used
+    (`bad_value` has one text for each reason). A list of `problems` follows, one a line."""
     params = params or {}
-    specific = f"error.{code}_{params['reason']}" if code == "bad_value" and "reason" in params else ""
-    return render(specific if specific in catalogue(language) else f"error.{code}", language, params)
+    specific = f"error.{code}_{params['reason']}" if "reason" in params else ""
+    text = render(specific if specific in catalogue(language) else f"error.{code}", language, params)
+    problems = params.get("problems")
+    if isinstance(problems, list | tuple):
+        text = "\n".join([text, *(f"  - {problem}" for problem in problems)])
+    return text
+
+
+_WORDS = {"old": "state.level", "new": "state.level", "resource": "state.resource", "child": "state.child"}
+
+
+def event_text(kind: str, language: Language, params: Mapping[str, Any] | None = None) -> str:
+    """One sentence for a row of `events`. Levels, resources and children are put in people's words."""
+    shown = dict(params or {})
+    for name, section in _WORDS.items():
+        if isinstance(value := shown.get(name), str):
+            shown[name] = word(section, value, language)
+    return render(f"event.{kind}", language, shown)
+
+
+def word(section: str, value: str, language: Language) -> str:
+    """People's word for a machine's: `word("state.level", "LOW", "en")`; `value` itself when there is none.
+
+    `worker:NAME` (or an engine's name where a child is meant) becomes "voice engine NAME".
+    """
+    if section == "state.child" and value != "web":
+        return render("state.child.worker", language, {"engine": value.removeprefix("worker:")})
+    key = f"{section}.{value.lower()}"
+    return render(key, language) if key in catalogue(language) else value
 
 
 def negotiate(accept_language: str | None) -> Language:
