@@ -32,8 +32,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class ChildContext:
     """What the supervisor gave to this process.
 
-    `link_socket` is None for the short children; `listen_fds` maps a door (`http`, `wyoming`) to the descriptor
-    of its listening socket (web only). `parent_pid` is None when nobody said who the parent is.
+    `link_socket` is None for the short children; `listen_fds` (web only) maps a door, `http` or `wyoming`, to
+    the descriptor of its listening socket. `parent_pid` is None when nobody said who the parent is.
     """
 
     paths: StatePaths
