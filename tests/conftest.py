@@ -1,4 +1,4 @@
-"""What runs where: `--long`, `--system`, and skips said aloud, which fail in CI when they should not be there.
+"""What runs where: `--long`, `--system`, and skips said aloud (failures in CI, unless asked for).
 
 - `slow` tests (full counts, soaks) run with `--long`. A test that always runs, only with fewer rounds, takes
   the `rounds` fixture: `rounds(50, 500)`.
@@ -46,7 +46,7 @@ def has_card() -> bool:
 def skip_reason(
     markers: set[str], *, long: bool, system: bool, root: bool, chromium: bool, card: bool
 ) -> str:
-    """Why a test with these markers does not run here; "" when it does.."""
+    """Why a test with these markers does not run here; "" when it does."""
     if "slow" in markers and not long:
         return NOT_ASKED + "full counts (pytest --long)"
     if "root" in markers and not system:

@@ -1,4 +1,4 @@
-"""The rules about skips are code, so they are tested: pytest runs in a folder of its own, with and without CI."""
+"""The rules about skips are code, so they are tested: pytest runs in a folder of its own, in CI and not."""
 
 from __future__ import annotations
 
