@@ -137,6 +137,36 @@ def end_group() -> NoReturn:
     os._exit(EX_TEMPFAIL)
 
 
+def lease_owner(instance: str, pid: int) -> str:
+    """`jobs.lease_owner` of a worker; the supervisor gives it to `queue.requeue_owner` when the child exits."""
+    return f"{instance}:{pid}"
+
+
+def watch_signals(callbacks: Mapping[signal.Signals, Callable[[], None]]) -> threading.Thread:
+    """Call back from a thread of its own when a signal arrives, even while the main thread sits in C code.
+
+    A Python-level handler would run in the main thread, between any two of its instructions, where taking a
+    lock can deadlock; here the kernel's handler only writes a byte. Main thread only; not with asyncio, which
+    wants the wakeup descriptor for itself.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    for number in callbacks:
+        signal.signal(number, lambda _number, _frame: None)
+
+    def watch() -> None:
+        with reader, writer:
+            while received := reader.recv(64):
+                for number in received:
+                    if callback := callbacks.get(signal.Signals(number)):
+                        callback()
+
+    thread = threading.Thread(target=watch, name="signals", daemon=True)
+    thread.start()
+    return thread
+
+
 def own_memory_bytes() -> int | None:
     """Anonymous resident memory of this process, what its end gives back; None when unreadable.
 

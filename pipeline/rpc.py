@@ -10,6 +10,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from pipeline.codes import CosydError
@@ -27,7 +28,9 @@ class ProtocolError(Exception):
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """One line, newline included. Raises ProtocolError when it would be too long."""
-    line = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    line = (
+        json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    )
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError(f"message of {len(line)} bytes")
     return line
@@ -63,7 +66,9 @@ def raise_failure(error: Mapping[str, Any]) -> None:
     data = error.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("code"), str):
         try:
-            found = CosydError(data["code"], retry_after_s=data.get("retry_after_s"), **data.get("params", {}))
+            found = CosydError(
+                data["code"], retry_after_s=data.get("retry_after_s"), **data.get("params", {})
+            )
         except (ValueError, TypeError):
             pass
         else:
@@ -107,7 +112,8 @@ class Link:
     """A child's end of the socketpair to the supervisor, or a client's of control.sock. Thread-safe.
 
     `handlers` map a method to a function of its params, called in the reader thread; what it returns is the
-    result. `on_eof` is called once when the supervisor is gone.
+    result. A handler that needs time returns a Future: the answer is sent when that is done, while the reader
+    goes on. `on_eof` is called once when the supervisor is gone.
     """
 
     def __init__(
@@ -137,7 +143,7 @@ class Link:
         return self._send(notification(method, params))
 
     def call(self, method: str, *, timeout_s: float, **params: Any) -> Any:
-        """Send a request and wait. Raises the peer's CosydError; `shutting_down` when it is gone or silent."""
+        """Send a request, wait. Raises the peer's CosydError; `shutting_down` when it is gone or silent."""
         call = _Call()
         with self._send_lock:
             self._next_id += 1
@@ -202,14 +208,29 @@ class Link:
                 answer = failure(call_id, f"unknown method {method}", code=METHOD_NOT_FOUND)
             else:
                 value = handler(params if isinstance(params, dict) else {})
-                answer = result(call_id, value) if call_id is not None else b""
-        except CosydError as error:
-            answer = failure(call_id, error)
+                if isinstance(value, Future):
+                    value.add_done_callback(lambda done: self._answer(call_id, done.result))
+                    return
+                answer = b"" if call_id is None else result(call_id, value)
         except Exception as error:
             # A handler's bug must not end the reader thread: the link is also how we learn to stop.
-            answer = failure(call_id, CosydError("internal", detail=f"{type(error).__name__}: {error}"[:200]))
+            answer = _failure_of(call_id, error)
         if call_id is not None:
             self._send(answer)
+
+    def _answer(self, call_id: int | str | None, outcome: Callable[[], Any]) -> None:
+        try:
+            answer = result(call_id, outcome()) if call_id is not None else b""
+        except Exception as error:
+            answer = _failure_of(call_id, error)
+        if call_id is not None:
+            self._send(answer)
+
+
+def _failure_of(call_id: int | str | None, error: Exception) -> bytes:
+    if isinstance(error, CosydError):
+        return failure(call_id, error)
+    return failure(call_id, CosydError("internal", detail=f"{type(error).__name__}: {error}"[:200]))
 
 
 class _Call:
