@@ -84,7 +84,7 @@ _FORMATTERS: Mapping[Language, _Lenient] = {"zh": _Lenient("zh"), "en": _Lenient
 
 
 def size_text(count_bytes: float) -> str:
-    """`312 MB`, `2.1 GB`: powers of 1024 under the names that memory is sold by, so a 4 GB card shows as 4 GB."""
+    """`312 MB`, `2.1 GB`: powers of 1024 under the names that memory is sold by: a 4 GB card is 4 GB."""
     value, unit = abs(count_bytes), "B"
     for bigger in ("KB", "MB", "GB", "TB"):
         if value < 1000:
@@ -118,7 +118,7 @@ def time_text(seconds: float, language: Language) -> str:
 def render(key: str, language: Language, params: Mapping[str, Any] | None = None) -> str:
     """The text of `key`; the key itself when no catalogue has it. Never raises.
 
-    Placeholders are plain names, with `:size` (bytes), `:time` (seconds) or `:percent` (a ratio) where wanted.
+    Placeholders are plain names, with `:size` (bytes), `:time` (seconds) or `:percent` (ratio) where wanted.
     """
     template = catalogue(language).get(key)
     if template is None:

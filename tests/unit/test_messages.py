@@ -17,8 +17,8 @@ from pipeline.codes import CODES
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENT_KINDS = """started ready stopped worker_started worker_ready worker_exited worker_killed web_recycled
-level_changed trim_done trim_failed unloaded drain_started drained oom_caught degraded restored admission_refused
-foreign_pressure backoff_started failed recovered swap_grown swap_shrunk swap_refused gpu_state_changed
+level_changed trim_done trim_failed unloaded drain_started drained oom_caught degraded restored
+admission_refused foreign_pressure backoff_started failed recovered swap_grown swap_shrunk swap_refused gpu_state_changed
 creep_predicted job_requeued clock_jumped maintenance_done config_reloaded""".split()
 
 ZH = messages.catalogue("zh")
@@ -89,7 +89,7 @@ def test_every_engine_state_level_and_job_state_has_a_word() -> None:
 
 
 def bare(text: str) -> str:
-    """The text without what may be Latin in a Chinese sentence: placeholders, commands, file and key names."""
+    """The text without what may be Latin in a Chinese sentence: placeholders and commands."""
     text = re.sub(r"`[^`]*`", "", text)
     return re.sub(r"\{[^}]*\}", "", text)
 
