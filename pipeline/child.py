@@ -138,22 +138,21 @@ def end_group() -> NoReturn:
 
 
 def lease_owner(instance: str, pid: int) -> str:
-    """`jobs.lease_owner` of a worker; the supervisor gives it to `queue.requeue_owner` when the child exits."""
+    """`jobs.lease_owner` of a worker; the supervisor gives it to `requeue_owner` when the child exits."""
     return f"{instance}:{pid}"
 
 
-def watch_signals(callbacks: Mapping[signal.Signals, Callable[[], None]]) -> threading.Thread:
+def watch_signals(callbacks: Mapping[signal.Signals, Callable[[], None]]) -> Callable[[], None]:
     """Call back from a thread of its own when a signal arrives, even while the main thread sits in C code.
 
     A Python-level handler would run in the main thread, between any two of its instructions, where taking a
     lock can deadlock; here the kernel's handler only writes a byte. Main thread only; not with asyncio, which
-    wants the wakeup descriptor for itself.
+    wants the wakeup descriptor for itself. Returns what ends the watching and restores the handlers.
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    for number in callbacks:
-        signal.signal(number, lambda _number, _frame: None)
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in callbacks}
 
     def watch() -> None:
         with reader, writer:
@@ -164,7 +163,15 @@ def watch_signals(callbacks: Mapping[signal.Signals, Callable[[], None]]) -> thr
 
     thread = threading.Thread(target=watch, name="signals", daemon=True)
     thread.start()
-    return thread
+
+    def end() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        writer.shutdown(socket.SHUT_WR)
+        thread.join()
+
+    return end
 
 
 def own_memory_bytes() -> int | None:
