@@ -1,0 +1,149 @@
+"""Makes and upgrades the database: `python -m pipeline.store.migrate --state DIR`, a short child.
+
+The one owner of migrations (CONTRACTS 2): three processes that migrated a fresh file at once lost two to
+"database is locked", 12 times of 12. A flock makes several of these children wait for each other. Exit 0:
+the database has our schema. 75: newer database (`schema_mismatch`), disk full or read-only folder
+(`storage_full`), lock not given (`storage_busy`). 70: damaged file. On failure the last line of stdout is
+`{"code", "params"}` for the parent, and stderr has a sentence for a person.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import fcntl
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from pipeline.clock import utc_text
+from pipeline.codes import CosydError
+from pipeline.paths import StatePaths
+from pipeline.store.backup import copy_database
+from pipeline.store.db import RETRY_AFTER_FULL_S, storage_error
+from pipeline.store.schema import SCHEMA_VERSION
+
+LOCK_WAIT_S = 120.0
+_MAGIC = b"SQLite format 3\x00"
+_FULL = {errno.ENOSPC: "disk_full", errno.EDQUOT: "disk_full", errno.EROFS: "read_only",
+         errno.EACCES: "read_only", errno.EPERM: "read_only"}  # fmt: skip
+
+
+def os_storage_error(error: OSError) -> CosydError:
+    """`storage_full` with the reason that `error` means: disk_full, read_only or io."""
+    return CosydError(
+        "storage_full",
+        retry_after_s=RETRY_AFTER_FULL_S,
+        reason=_FULL.get(error.errno or 0, "io"),
+        detail=str(error),
+    )
+
+
+def migrate(paths: StatePaths, *, now: float, lock_wait_s: float = LOCK_WAIT_S) -> bool:
+    """Bring the database of `paths` to our schema; True when something was done.
+
+    Raises CosydError: `schema_mismatch` (newer, left untouched), `storage_full`, `storage_busy`,
+    `internal(reason=database_corrupt)`.
+    """
+    try:
+        paths.ensure()
+        with _lock(paths.root / "migrate.lock", lock_wait_s):
+            return _migrate(paths, now)
+    except OSError as error:
+        raise os_storage_error(error) from error
+    except sqlite3.Error as error:
+        raise storage_error(error) or CosydError("internal", reason="database", detail=str(error)) from error
+
+
+def _migrate(paths: StatePaths, now: float) -> bool:
+    # The header first, by plain reading: merely opening a newer database would leave files beside it.
+    _refuse_newer(_header_version(paths.database))
+    with closing(sqlite3.connect(paths.database, timeout=30.0, isolation_level=None)) as conn:
+        found = int(conn.execute("PRAGMA user_version").fetchone()[0])
+        _refuse_newer(found)
+        if found == SCHEMA_VERSION:
+            return False
+        if found > 0:
+            stamp = utc_text(now)[:19].replace("-", "").replace(":", "").replace("T", "-")
+            copy_database(conn, paths.backups / f"before-v{SCHEMA_VERSION}-{stamp}.db")
+        conn.execute("PRAGMA journal_mode=WAL")
+        conn.execute("PRAGMA synchronous=FULL")
+        # Only now: a start with nothing to migrate should not pay for pandas.
+        from pipeline.store import migrations
+
+        migrations.apply(conn)
+    return True
+
+
+def _header_version(path: Path) -> int:
+    """`user_version` as the file itself says it (offset 60), 0 for no file or an empty one.
+
+    Raises CosydError(internal, reason=database_corrupt) when it is no SQLite file.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except FileNotFoundError:
+        return 0
+    if not header:
+        return 0
+    if len(header) < 100 or not header.startswith(_MAGIC):
+        raise CosydError("internal", reason="database_corrupt", detail="file is not a database")
+    return int.from_bytes(header[60:64], "big")
+
+
+def _refuse_newer(found: int) -> None:
+    if found > SCHEMA_VERSION:
+        raise CosydError("schema_mismatch", found=found, expected=SCHEMA_VERSION)
+
+
+@contextmanager
+def _lock(path: Path, wait_s: float) -> Iterator[None]:
+    deadline = time.monotonic() + wait_s
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise CosydError("storage_busy", retry_after_s=5.0) from None
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(fd)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry of the child."""
+    parser = argparse.ArgumentParser(prog="python -m pipeline.store.migrate", description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, metavar="DIR", help="the state folder")
+    options = parser.parse_args(argv)
+    os.umask(0o077)  # the database holds what people said
+    try:
+        migrate(StatePaths.at(options.state), now=time.time())
+    except CosydError as error:
+        report_failure(error, options.state)
+        return error.info.exit_status
+    return 0
+
+
+def report_failure(error: CosydError, state: Path) -> None:
+    """`{"code", "params"}` on stdout for the parent, one sentence on stderr for a person."""
+    from pipeline.messages import error_text, render, terminal_language
+
+    language, params = terminal_language(), {**error.params, "path": str(state)}
+    key = f"store.{error.params.get('reason', error.code)}"
+    text = render(key, language, params)
+    print(json.dumps({"code": error.code, "params": error.params}), flush=True)
+    print(error_text(error.code, language, params) if text == key else text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
