@@ -83,7 +83,9 @@ def check_format(format: str) -> None:
         raise CosydError("unknown_format", value=format[:80], allowed=", ".join(FORMATS), missing="")
     if missing := missing_program(format):
         usable = ", ".join(f for f in FORMATS if not missing_program(f))
-        raise CosydError("unknown_format", value=format, allowed=usable, missing=missing)
+        raise CosydError(
+            "unknown_format", value=format, allowed=usable, missing=missing, reason="missing_program"
+        )
 
 
 def open_encoder(format: str, rate: int = SAMPLE_RATE) -> StreamEncoder:

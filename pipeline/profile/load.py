@@ -233,4 +233,10 @@ def to_json(config: Config) -> str:
 
 def from_json(text: str) -> Config:
     """Inverse of `to_json`. Raises CosydError(config_error) for anything else."""
-    return resolve([Layer("effective", flatten(json.loads(text)))]).config
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        tree = None
+    if not isinstance(tree, dict):
+        raise CosydError("config_error", problems=["effective: not a table of values"])
+    return resolve([Layer("effective", flatten(tree))]).config

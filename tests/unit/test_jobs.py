@@ -51,7 +51,8 @@ def test_a_bare_request_gets_the_defaults() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        None, "", " ", "\n\t", "...", "？！……", "—", "🙂", "👩‍👩‍👧", "\u200b\u200d", "\x00\x01\x1b", "\ud800", "()[]{}",
+        None, "", " ", "\n\t", "...", "？！……", "—", "🙂", "👩‍👩‍👧", "\u200b\u200d", "\x00\x01\x1b",
+        "\ud800", "()[]{}",
         "\u0301", "\ufeff", "***", "\ue000",
     ],
 )  # fmt: skip
@@ -100,7 +101,8 @@ def test_text_of_a_wrong_type_is_bad_value(text: Any) -> None:
 @pytest.mark.parametrize(
     "voice",
     [
-        None, "", " ", "Heart", "a b", "../etc/passwd", "a/b", "a\x00", "-a", "_a", "a" * 65, "声音", "a.b", "heart\n",
+        None, "", " ", "Heart", "a b", "../etc/passwd", "a/b", "a\x00", "-a", "_a", "a" * 65, "声音",
+        "a.b", "heart\n",
         {"id": "heart"}, 7, True, ["heart"], "\ud800", "a" * 100_000,
     ],
 )  # fmt: skip
@@ -239,11 +241,14 @@ def test_the_callers_table_is_left_alone() -> None:
 
 
 _ANY = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text("aZ0é中\ud800\x00 .-_", max_size=6)),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=2), inner, max_size=2),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text("aZ0é中\ud800\x00 .-_",
+    max_size=6)),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=2), inner,
+    max_size=2),
     max_leaves=3,
 )  # fmt: skip
-_KEYS = ["v", "text", "voice", "language", "mode", "instruct", "speed", "seed", "markup", "format", "source", "client", "owner", "more"]  # fmt: skip
+_KEYS = ["v", "text", "voice", "language", "mode", "instruct", "speed", "seed", "markup", "format",
+"source", "client", "owner", "more"]  # fmt: skip
 
 
 @settings(deadline=None)
@@ -288,9 +293,11 @@ def test_a_stored_request_that_nobody_wrote_is_bad_value(text: str) -> None:
 @pytest.mark.parametrize(
     ("source", "length", "lane"),
     [
-        ("wyoming", 1, Lane.interactive), ("wyoming", 17_000, Lane.interactive), ("openai", 299, Lane.interactive),
+        ("wyoming", 1, Lane.interactive), ("wyoming", 17_000, Lane.interactive), ("openai", 299,
+        Lane.interactive),
         ("openai", 300, Lane.page), ("api", 299, Lane.interactive), ("api", 16_384, Lane.page),
-        ("page", 5, Lane.page), ("cli", 5, Lane.page), ("page", 16_385, Lane.batch), ("openai", 16_385, Lane.batch),
+        ("page", 5, Lane.page), ("cli", 5, Lane.page), ("page", 16_385, Lane.batch), ("openai", 16_385,
+        Lane.batch),
     ],
 )  # fmt: skip
 def test_the_lane_follows_source_and_length(source: Any, length: int, lane: Lane) -> None:
@@ -304,7 +311,8 @@ def test_lanes_are_ordered_with_the_impatient_first() -> None:
 
 @pytest.mark.parametrize(
     ("text", "speed", "seconds"),
-    [("", 1, 0), ("你" * 45, 1, 10), ("a" * 150, 1, 10), ("a " * 150, 1, 10), ("你" * 45, 2, 5), ("你" * 45 + "a" * 150, 0.5, 40)],
+    [("", 1, 0), ("你" * 45, 1, 10), ("a" * 150, 1, 10), ("a " * 150, 1, 10), ("你" * 45, 2, 5),
+    ("你" * 45 + "a" * 150, 0.5, 40)],
 )  # fmt: skip
 def test_seconds_of_speech_are_estimated_from_han_and_letters(
     text: str, speed: float, seconds: float

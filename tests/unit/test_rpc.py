@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import threading
@@ -26,13 +27,14 @@ def read_all(*chunks: bytes) -> list[dict[str, Any]]:
 
 @settings(deadline=None)
 @given(
-    messages=st.lists(st.dictionaries(st.text("ab\n中\"", max_size=3), st.text("x\n\r中", max_size=5), max_size=3), max_size=5),
+    messages=st.lists(st.dictionaries(st.text("ab\n中\"", max_size=3), st.text("x\n\r中", max_size=5),
+    max_size=3), max_size=5),
     cuts=st.lists(st.integers(0, 400), max_size=8),
 )  # fmt: skip
 def test_messages_survive_any_cutting_of_the_stream(messages: list[dict[str, Any]], cuts: list[int]) -> None:
     stream = b"".join(rpc.notification("m", m) for m in messages)
     edges = [0, *sorted(min(c, len(stream)) for c in cuts), len(stream)]
-    got = read_all(*(stream[a:b] for a, b in zip(edges, edges[1:], strict=False)))
+    got = read_all(*(stream[a:b] for a, b in itertools.pairwise(edges)))
     assert [m["params"] for m in got] == messages
     assert all(m["jsonrpc"] == "2.0" for m in got)
 
@@ -93,7 +95,8 @@ def test_a_code_comes_back_as_the_error_it_was() -> None:
     "error",
     [
         {}, {"message": "x"}, {"data": None}, {"data": {"code": 7}}, {"data": {"code": "no_such_code"}},
-        {"data": {"code": "deadline", "params": {"code": "x"}}}, {"data": {"code": "deadline", "params": [1]}},
+        {"data": {"code": "deadline", "params": {"code": "x"}}}, {"data": {"code": "deadline",
+        "params": [1]}},
         {"data": {"code": "deadline", "params": None}},
     ],
 )  # fmt: skip
