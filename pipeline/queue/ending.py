@@ -7,6 +7,7 @@ Exactly one generation row for each job, whoever ends it: the worker (with its t
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 
 from pipeline.clock import utc_text, wall_seconds
@@ -16,7 +17,8 @@ from pipeline.queue.values import Outcome
 from pipeline.store.cjk import search_text
 from pipeline.store.db import write_transaction
 
-ERROR_CHARS = 500
+ERROR_CHARS = 4000
+"""`error` is the JSON of the code's params: long enough never to be cut in practice."""
 
 
 def end_job(
@@ -33,20 +35,22 @@ def end_job(
 def end_overdue(conn: sqlite3.Connection, now: float, config: Config) -> list[str]:
     """End queued jobs that were cancelled, or never begun before their deadline; the ids.
 
-    A job that has begun and gave way is not overdue: its listener already hears it. The deadline itself was
-    fixed at submit, `config` says how much later a machine with slow timeouts may be.
+    A job that has begun and gave way is not overdue: its listener already hears it. The deadline was fixed
+    at submit; one without a deadline gets `config`'s, counted from its acceptance.
     """
-    at = utc_text(now)
-    overdue = (
-        "state='queued' AND (cancel_requested_at IS NOT NULL OR (deadline_at<? AND NOT EXISTS "
+    patience_s = config.timeout_factor * config.deadlines.queue_s
+    oldest = utc_text(now - patience_s) if math.isfinite(patience_s) else ""
+    at = {"now": utc_text(now), "oldest": oldest}
+    query = (
+        "SELECT id, cancel_requested_at FROM jobs WHERE state='queued' AND (cancel_requested_at IS NOT NULL "
+        "OR (coalesce(deadline_at<:now, created_at<:oldest) AND NOT EXISTS "
         "(SELECT 1 FROM segments WHERE job_id=jobs.id AND state='done')))"
     )
-    query = f"SELECT id, cancel_requested_at FROM jobs WHERE {overdue}"
-    if conn.execute(f"{query} LIMIT 1", (at,)).fetchone() is None:
+    if conn.execute(f"{query} LIMIT 1", at).fetchone() is None:
         return []
     ended = []
     with write_transaction(conn):
-        for row in conn.execute(query, (at,)).fetchall():
+        for row in conn.execute(query, at).fetchall():
             cancelled = row["cancel_requested_at"] is not None
             outcome = Outcome("cancelled", "cancelled") if cancelled else Outcome("failed", "deadline")
             if end_in_transaction(conn, row["id"], outcome, now):
@@ -58,16 +62,13 @@ def fail_engine_jobs(
     conn: sqlite3.Connection, engine: str, now: float, code: str, error: str | None = None
 ) -> list[str]:
     """End every queued job of an engine that is FAILED, with `code`; the ids."""
-    if (
-        conn.execute("SELECT 1 FROM jobs WHERE engine=? AND state='queued' LIMIT 1", (engine,)).fetchone()
-        is None
-    ):
+    waiting = "FROM jobs WHERE engine=? AND state='queued'"
+    if conn.execute(f"SELECT 1 {waiting} LIMIT 1", (engine,)).fetchone() is None:
         return []
+    outcome = Outcome("failed", code, error)
     with write_transaction(conn):
-        rows = conn.execute("SELECT id FROM jobs WHERE engine=? AND state='queued'", (engine,)).fetchall()
-        return [
-            r["id"] for r in rows if end_in_transaction(conn, r["id"], Outcome("failed", code, error), now)
-        ]
+        rows = conn.execute(f"SELECT id {waiting}", (engine,)).fetchall()
+        return [row["id"] for row in rows if end_in_transaction(conn, row["id"], outcome, now)]
 
 
 def request_cancel(conn: sqlite3.Connection, job_id: str, now: float) -> bool:
@@ -97,13 +98,12 @@ def end_in_transaction(
     work = conn.execute("SELECT * FROM job_work WHERE job_id=?", (job_id,)).fetchone()
     segments = conn.execute("SELECT count(*) FROM segments WHERE job_id=?", (job_id,)).fetchone()[0]
     row = _generation(job, work, segments, outcome, now)
-    # A trial insert of the columns we name: sqlite3 raises on a repeated job, and the whole end is undone.
     cursor = conn.execute(
         f"INSERT INTO generations ({', '.join(row)}) VALUES ({', '.join(':' + name for name in row)})", row
     )
     conn.execute(
         "INSERT INTO generations_fts (rowid, words) VALUES (?, ?)",
-        (cursor.lastrowid, search_text(row["text"])),
+        (cursor.lastrowid, search_text(str(row["text"]))),
     )
     conn.execute(
         "UPDATE jobs SET state=?, request='', lease_owner=NULL, lease_token=NULL, lease_until=NULL, "
@@ -140,6 +140,9 @@ def _generation(
     first_audio = since(work["first_audio_at"]) if work is not None else None
     if outcome.first_audio_at is not None and first_audio is None:
         first_audio = max(0.0, outcome.first_audio_at - accepted)
+    claimed = since(work["claimed_at"]) if work is not None else None
+    # One that was never claimed has waited until its end.
+    waited = max(0.0, now - accepted) if claimed is None else claimed
     synthesis = outcome.synthesis_seconds
     if synthesis is None and work is not None and work["synthesis_s"] > 0:
         synthesis = work["synthesis_s"]
@@ -168,10 +171,7 @@ def _generation(
         "audio_path": outcome.audio_path,
         "audio_format": outcome.audio_format,
         "audio_seconds": audio_s,
-        # One that was never claimed has waited until its end.
-        "queue_seconds": since(work["claimed_at"] if work is not None else None) or max(0.0, now - accepted)
-        if work is None or work["claimed_at"] is None
-        else since(work["claimed_at"]),
+        "queue_seconds": waited,
         "first_audio_seconds": first_audio,
         "synthesis_seconds": synthesis,
         "rtf": synthesis / audio_s if synthesis is not None and audio_s else None,

@@ -56,8 +56,8 @@ def release(
     kept. False when the job is no longer ours."""
     with write_transaction(conn):
         changed = conn.execute(
-            "UPDATE jobs SET state='queued', lease_owner=NULL, lease_token=NULL, lease_until=NULL, not_before=?, "
-            "updated_at=? WHERE id=? AND lease_token=? AND state='running'",
+            "UPDATE jobs SET state='queued', lease_owner=NULL, lease_token=NULL, lease_until=NULL, "
+            "not_before=?, updated_at=? WHERE id=? AND lease_token=? AND state='running'",
             (None if not_before is None else utc_text(not_before), utc_text(now), job_id, token),
         ).rowcount
         if changed:
@@ -145,8 +145,8 @@ def _return_or_fail(
         end_in_transaction(conn, job_id, Outcome("failed", error_code=code), now)
         return Requeued(job_id, engine, attempt, failed=True, poison=poison, code=code)
     conn.execute(
-        "UPDATE jobs SET state='queued', attempt=attempt+1, lease_owner=NULL, lease_token=NULL, lease_until=NULL, "
-        "not_before=?, updated_at=? WHERE id=?",
+        "UPDATE jobs SET state='queued', attempt=attempt+1, lease_owner=NULL, lease_token=NULL, "
+        "lease_until=NULL, not_before=?, updated_at=? WHERE id=?",
         (None if not_before is None else utc_text(not_before), utc_text(now), job_id),
     )
     return Requeued(job_id, engine, attempt + 1)

@@ -31,8 +31,8 @@ def plan_segments(
         conn.executemany(
             "INSERT INTO segments (job_id, idx, start_char, end_char, text, state, seed) "
             "VALUES (?, ?, ?, ?, ?, 'pending', ?) ON CONFLICT (job_id, idx) DO UPDATE SET "
-            "start_char=excluded.start_char, end_char=excluded.end_char, text=excluded.text, seed=excluded.seed, "
-            "state='pending', samples=0 WHERE state!='done'",
+            "start_char=excluded.start_char, end_char=excluded.end_char, text=excluded.text, "
+            "seed=excluded.seed, state='pending', samples=0 WHERE state!='done'",
             [(job_id, s.idx, s.start, s.end, s.text, (seed + s.idx) % (SEED_MAX + 1)) for s in segments],
         )
     return True
@@ -45,7 +45,21 @@ def load_segments(conn: sqlite3.Connection, job_id: str) -> list[SegmentRow]:
         "FROM segments WHERE job_id=? ORDER BY idx",
         (job_id,),
     )
-    return [SegmentRow(*tuple(row)[:5], SegmentState(row["state"]), *tuple(row)[6:]) for row in rows]
+    return [
+        SegmentRow(
+            job_id=row["job_id"],
+            idx=row["idx"],
+            start=row["start_char"],
+            end=row["end_char"],
+            text=row["text"],
+            state=SegmentState(row["state"]),
+            seed=row["seed"],
+            attempt=row["attempt"],
+            samples=row["samples"],
+            error_code=row["error_code"],
+        )
+        for row in rows
+    ]
 
 
 def begin_segment(conn: sqlite3.Connection, job_id: str, idx: int, token: str) -> bool:
