@@ -1,0 +1,181 @@
+"""Where text may be cut: the ends of sentences, lines and clauses, in English and Chinese. Pure, linear time.
+
+A boundary lies after the mark, its closing quotes and brackets. Used by `pipeline.text.segment`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pipeline.jobs import is_han
+
+
+class Kind(IntEnum):
+    """How much of an end a boundary is. LINE and PARAGRAPH are never merged over."""
+
+    CLAUSE = 1
+    SENTENCE = 2
+    LINE = 3
+    PARAGRAPH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A place between two characters."""
+
+    at: int
+    kind: Kind
+
+
+_WIDE_ENDS = frozenset("。！？；｡")
+_CLAUSES = frozenset(",;:，、：—–")
+_CLOSERS = frozenset("\"'”’」』】）)]}》〉»]")
+_MARKS = re.compile("[.!?。！？；｡…,;:，、：—–\n]")
+
+# Never the end of a sentence: a name, number or example follows.
+_TITLES = frozenset(
+    "dr mr mrs ms prof st rev hon sr fr gen col capt lt sgt maj cmdr gov sen rep pres mt ft fig figs eq vol "
+    "pp ed eds cf vs e.g i.e eg ie approx dept est no nos art sec ch al mme mlle".split()
+)
+# May end one: only when the next word starts like a sentence.
+_MAYBE = frozenset(
+    "etc inc ltd co corp jr sr a.m p.m am pm u.s u.k u.n e.u d.c ph.d b.c a.d jan feb mar apr jun jul aug "
+    "sep sept oct nov dec mon tue wed thu fri sat sun".split()
+)
+_INITIALS = re.compile(r"(?:[A-Za-z]\.)*[A-Za-z]")
+_STARTERS = frozenset(
+    "The A An This That These Those He She It We They I You In On At But And So Then When While After Before "
+    "If As For There Here Now My His Her Its Our Their Your What Who Why How Where No Yes Not One Some Many "
+    "Most All Both Each Every Later Today Yesterday Tomorrow However Meanwhile Please Let".split()
+)
+_LIST_ITEM = re.compile(
+    r"[ \t　]*(?:[-*•◦▪‣·–—]\s|\(?\d{1,3}[.)、．）]|（\d{1,3}）|[①-⑳]|[一二三四五六七八九十]{1,3}[、.．])"
+)
+_SOFT_WRAP_FROM = 50  # letters in a line that was broken to fit a column, not to end something
+
+
+def _is_cjk(ch: str) -> bool:
+    return is_han(ch) or "\u3000" <= ch <= "\u30ff" or "\uff00" <= ch <= "\uffef"
+
+
+def find_boundaries(text: str) -> list[Boundary]:
+    """All places to cut, in order; the strongest kind where several coincide."""
+    found: dict[int, Kind] = {}
+    done = 0
+    for match in _MARKS.finditer(text):
+        at = match.start()
+        if at < done:
+            continue
+        ch = text[at]
+        if ch == "\n":
+            end = at
+            while end < len(text) and text[end].isspace():
+                end += 1
+            kind = _line_break(text, at, end)
+            done = end
+        else:
+            end, kind = _mark(text, at)
+            done = max(done, end)
+        if kind is not None and end > 0:
+            # Blanks belong to what comes before, so that a line end right after a full stop is one place.
+            while end < len(text) and text[end] in " \t\u3000":
+                end += 1
+            found[end] = max(kind, found.get(end, kind))
+    return [Boundary(at, kind) for at, kind in sorted(found.items())]
+
+
+def _after_closers(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _CLOSERS:
+        at += 1
+    return at
+
+
+def _mark(text: str, at: int) -> tuple[int, Kind | None]:
+    """The end of the mark at `at` with what closes after it, and what it ends."""
+    last = at + 1
+    while last < len(text) and text[last] in ".!?。！？；｡…":
+        last += 1
+    end = _after_closers(text, last)
+    ch, run = text[at], text[at:last]
+    following = text[end] if end < len(text) else ""
+    apart = not following or following.isspace()
+    if any(c in _WIDE_ENDS for c in run):
+        return end, Kind.SENTENCE
+    before = text[at - 1] if at else ""
+    if ch in _CLAUSES and len(run) == 1:
+        wide = ch in "，、：—" or (before and _is_cjk(before))
+        return end, Kind.CLAUSE if apart or wide or following in _CLAUSES else None
+    if not apart and not (_is_cjk(following) and (ch == "…" or (before and _is_cjk(before)))):
+        return last, None
+    word_at = end
+    while word_at < len(text) and text[word_at].isspace():
+        word_at += 1
+    next_lower = word_at < len(text) and text[word_at].islower()
+    if next_lower and run[-1] in "!?":
+        return end, Kind.SENTENCE if end == last else None  # '"Go?" he said' is one sentence
+    if run == "." and not _full_stop(text, at, word_at):
+        return end, None
+    if next_lower:
+        return end, Kind.CLAUSE
+    return end, Kind.SENTENCE
+
+
+def _full_stop(text: str, at: int, word_at: int) -> bool:
+    """Whether the single dot at `at` ends a sentence, given that the next word is not in lower case."""
+    start = at
+    while (
+        start > 0 and at - start < 24 and not text[start - 1].isspace() and text[start - 1] not in "(（[“\"'‘"
+    ):
+        start -= 1
+    word = text[start:at]
+    if not word:
+        return False
+    if word.isdigit() and len(word) <= 3 and _at_line_start(text, start):
+        return False  # the number of a list item
+    if word_at >= len(text):
+        return True
+    lower = word.lower()
+    following = re.match(r"[^\W\d_]+", text[word_at : word_at + 24])
+    starts = following is not None and following.group() in _STARTERS
+    if lower == "no":
+        return not text[word_at].isdigit()
+    if lower in _TITLES:
+        return False
+    if _INITIALS.fullmatch(word) and word not in ("a", "i"):
+        return starts
+    if lower in _MAYBE:
+        return starts or not (
+            text[word_at].isalnum() and (text[word_at].isdigit() or lower in ("co", "jr", "sr"))
+        )
+    return True
+
+
+def _at_line_start(text: str, at: int) -> bool:
+    while at > 0 and text[at - 1] in " \t\u3000":
+        at -= 1
+    return at == 0 or text[at - 1] == "\n"
+
+
+def _line_break(text: str, at: int, end: int) -> Kind | None:
+    """What the white space `text[at:end]`, which starts with a line end, means; None for a soft wrap."""
+    if at == 0 or end >= len(text):
+        return None
+    if text.count("\n", at, end) > 1:
+        return Kind.PARAGRAPH
+    if _LIST_ITEM.match(text, at + 1):
+        return Kind.LINE
+    line_end = at
+    while line_end > 0 and text[line_end - 1] in " \t\u3000":
+        line_end -= 1
+    if line_end == 0:
+        return None
+    before, after = text[line_end - 1], text[end]
+    if before in ",;-" or after.islower():
+        return None
+    if _is_cjk(before) or _is_cjk(after):
+        return Kind.LINE
+    start = text.rfind("\n", max(0, at - _SOFT_WRAP_FROM), at)
+    wrapped = start < 0 and at >= _SOFT_WRAP_FROM
+    return None if wrapped and not _LIST_ITEM.match(text, at - _SOFT_WRAP_FROM) else Kind.LINE
