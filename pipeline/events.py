@@ -21,7 +21,8 @@ EVENT_KINDS = frozenset(
         "started ready stopped worker_started worker_ready worker_exited worker_killed web_recycled "
         "level_changed trim_done trim_failed unloaded drain_started drained oom_caught degraded restored "
         "admission_refused foreign_pressure backoff_started failed recovered swap_grown swap_shrunk "
-        "swap_refused gpu_state_changed creep_predicted job_requeued clock_jumped maintenance_done config_reloaded"
+        "swap_refused gpu_state_changed creep_predicted job_requeued clock_jumped maintenance_done "
+        "config_reloaded"
     ).split()
 )
 """The closed set of CONTRACTS 7."""

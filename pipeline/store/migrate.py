@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from pipeline.child import adopt
 from pipeline.clock import utc_text
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
@@ -127,6 +128,8 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     os.umask(0o077)  # the database holds what people said
     try:
+        if "COSYD_PARENT_PID" in os.environ:
+            adopt()
         migrate(StatePaths.at(options.state), now=time.time())
     except CosydError as error:
         report_failure(error, options.state)
@@ -136,13 +139,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def report_failure(error: CosydError, state: Path) -> None:
     """`{"code", "params"}` on stdout for the parent, one sentence on stderr for a person."""
-    from pipeline.messages import error_text, render, terminal_language
+    from pipeline.messages import error_text, terminal_language
 
-    language, params = terminal_language(), {**error.params, "path": str(state)}
-    key = f"store.{error.params.get('reason', error.code)}"
-    text = render(key, language, params)
     print(json.dumps({"code": error.code, "params": error.params}), flush=True)
-    print(error_text(error.code, language, params) if text == key else text, file=sys.stderr, flush=True)
+    text = error_text(error.code, terminal_language(), error.params)
+    print(f"{state}: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
