@@ -16,10 +16,18 @@ from pipeline.queue.lease import (
     requeue_owner,
     requeue_running,
     retry_leaner,
+    still_held,
 )
 from pipeline.queue.order import candidates, gives_way, next_job
 from pipeline.queue.rows import get_job, set_wait_reason
-from pipeline.queue.segments import begin_segment, fail_segment, finish_segment, load_segments, plan_segments
+from pipeline.queue.segments import (
+    begin_segment,
+    fail_segment,
+    finish_segment,
+    load_segments,
+    plan_segments,
+    reopen_segments,
+)
 from pipeline.queue.values import (
     MAX_ATTEMPTS,
     POISON_CRASHES,
@@ -66,10 +74,12 @@ __all__ = [
     "queue_stats",
     "release",
     "renew_lease",
+    "reopen_segments",
     "request_cancel",
     "requeue_owner",
     "requeue_running",
     "retry_leaner",
     "set_wait_reason",
+    "still_held",
     "submit",
 ]

@@ -178,7 +178,7 @@ def _generation(
         "peak_rss_bytes": outcome.peak_rss_bytes,
         "peak_vram_bytes": outcome.peak_vram_bytes,
         "segments": segments,
-        "retries": job["attempt"] - 1,
+        "retries": job["attempt"] - 1 + outcome.retakes,
         "stand_in": int(outcome.stand_in),
         "degraded": int(outcome.degraded),
         "error_code": outcome.error_code,

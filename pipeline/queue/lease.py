@@ -43,6 +43,14 @@ def renew_lease(conn: sqlite3.Connection, job_id: str, token: str, now: float, l
     return changed == 1
 
 
+def still_held(conn: sqlite3.Connection, job_id: str, token: str) -> bool:
+    """Whether the job is ours: a read, for right before a file gets its final name."""
+    row = conn.execute(
+        "SELECT 1 FROM jobs WHERE id=? AND lease_token=? AND state='running'", (job_id, token)
+    ).fetchone()
+    return row is not None
+
+
 def cancel_requested(conn: sqlite3.Connection, job_id: str) -> bool:
     """Whether somebody asked to stop the job: the safety net for a lost `cancel` message."""
     row = conn.execute("SELECT cancel_requested_at FROM jobs WHERE id=?", (job_id,)).fetchone()

@@ -102,6 +102,22 @@ def finish_segment(
     return changed == 1
 
 
+def reopen_segments(conn: sqlite3.Connection, job_id: str, idx: int, token: str) -> bool:
+    """Segments from `idx` on are to be made again: a file of theirs is gone. False: not ours."""
+    with write_transaction(conn):
+        if not conn.execute(f"SELECT {_HELD}", {"job": job_id, "token": token}).fetchone()[0]:
+            return False
+        conn.execute(
+            "UPDATE job_work SET spoken_s=max(0, spoken_s-(SELECT coalesce(sum(samples), 0) FROM segments "
+            "WHERE job_id=:job AND idx>=:idx)*1.0/:rate) WHERE job_id=:job",
+            {"job": job_id, "idx": idx, "rate": SAMPLE_RATE},
+        )
+        conn.execute(
+            "UPDATE segments SET state='pending', samples=0 WHERE job_id=? AND idx>=?", (job_id, idx)
+        )
+    return True
+
+
 def fail_segment(conn: sqlite3.Connection, job_id: str, idx: int, token: str, code: str) -> bool:
     """Note why a take was thrown away (`bad_take`) and make the segment ready to be made again."""
     return _change(

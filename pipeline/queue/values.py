@@ -167,3 +167,4 @@ class Outcome:
     peak_vram_bytes: int | None = None
     stand_in: bool = False
     degraded: bool = False
+    retakes: int = 0
