@@ -204,16 +204,12 @@ class Attendant:
 
     def _look(self, job: str, stop: Stop) -> None:
         try:
-            row = (
-                self._database()
-                .execute("SELECT cancel_requested_at FROM jobs WHERE id = ?", (job,))
-                .fetchone()
-            )
+            wanted = queue.cancel_requested(self._database(), job)
         except (CosydError, sqlite3.Error) as error:
             if isinstance(error, sqlite3.Error) and storage_error(error) is None:
                 raise
             return
-        if row is not None and row[0] is not None:
+        if wanted:
             stop.set(Why.CANCEL)
 
     def _database(self) -> sqlite3.Connection:

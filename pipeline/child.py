@@ -186,6 +186,13 @@ def own_memory_bytes() -> int | None:
         return None
 
 
+def give_back_heap() -> None:
+    """Return free pages of the C heap to the kernel (malloc_trim(3)); does nothing where libc has none."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class HeartbeatState:
     """What the next heartbeat says. Written by the working thread, read by the heartbeat thread.
 

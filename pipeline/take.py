@@ -73,15 +73,11 @@ class Take:
     seed: int
 
 
-def segment_seed(job_seed: int, idx: int, take: int = 0) -> int:
-    """The seed of take `take` of segment `idx`, from the job's seed alone.
-
-    A text of one segment is spoken with the job's own seed; the others get unrelated ones, since engines
-    that are seeded alike start every segment with the same noise.
-    """
-    if idx == 0 and take == 0:
-        return job_seed
-    digest = hashlib.blake2b(f"{job_seed}:{idx}:{take}".encode(), digest_size=8).digest()
+def take_seed(segment_seed: int, take: int) -> int:
+    """The seed of take `take` (0, 1 ..) of a segment: the segment's own, then ones that no neighbour has."""
+    if take == 0:
+        return segment_seed
+    digest = hashlib.blake2b(f"{segment_seed}:{take}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % (SEED_MAX + 1)
 
 
