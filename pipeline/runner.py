@@ -96,7 +96,7 @@ class Runner:
         self._trims: deque[Future[dict[str, int | None]]] = deque()
         self._trim_engine = False
         self._served: dict[str, float] = {}
-        self._failures = 0
+        self._failures = self._turns = 0
         self._bench: Bench | None = None
 
     # From any thread.
@@ -252,7 +252,8 @@ class Runner:
 
     def _remember(self, me: Candidate) -> None:
         self._served.pop(me.client_key, None)
-        self._served[me.client_key] = self._clock.monotonic()
+        self._turns += 1
+        self._served[me.client_key] = self._turns
         while len(self._served) > 1000:  # clients come and go; the longest unserved goes first
             del self._served[next(iter(self._served))]
 
