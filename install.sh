@@ -63,7 +63,7 @@ Clone it again as this user, or give it over:  sudo chown -R %s .'
   sudo add-apt-repository ppa:deadsnakes/ppa && sudo apt-get install python3.12-venv
 or without root:  uv python install 3.12
 then:  COSYD_PYTHON=$(command -v python3.12 || uv python find 3.12) ./install.sh try'
-[no_venv]='Python %s is there, but cannot make virtual environments (module ensurepip is missing).
+[no_venv]='%s is there, but cannot make virtual environments (module ensurepip is missing).
 Get it with:  sudo apt-get install %s      or run this again with --yes'
 [venv_failed]='Making .venv with %s failed:'
 [disk]='Only %s MB are free in %s; this needs %s MB. Free some space, or clone cosyd onto a larger disk.'
@@ -155,7 +155,7 @@ COSYD_PYTHON=/path/to/python3.12 可指定 Python。
   sudo add-apt-repository ppa:deadsnakes/ppa && sudo apt-get install python3.12-venv
 不用 root 的办法：  uv python install 3.12
 然后：  COSYD_PYTHON=$(command -v python3.12 || uv python find 3.12) ./install.sh try'
-[no_venv]='有 Python %s，但不能建虚拟环境（缺少 ensurepip 模块）。
+[no_venv]='有 %s，但不能建虚拟环境（缺少 ensurepip 模块）。
 这样安装：  sudo apt-get install %s      或者加上 --yes 再运行一次'
 [venv_failed]='用 %s 建 .venv 失败：'
 [disk]='只剩 %s MB 空间（%s），需要 %s MB。请腾出一些空间，或把 cosyd 克隆到更大的磁盘上。'
