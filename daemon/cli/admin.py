@@ -1,0 +1,81 @@
+"""`cosyd admin profile`: which hardware class this machine is, and what the configuration comes to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from daemon.cli import hardware
+from daemon.cli.frame import Group, json_option, note, print_json, state_option, text
+from daemon.cli.layers import config_file, read_layer, resolve_all
+from pipeline.paths import StatePaths
+from pipeline.profile import Resolved, to_json
+from pipeline.profile.load import flatten, resolve
+
+
+@click.group(cls=Group, help_key="help_admin", example="cosyd admin profile show")
+def admin() -> None:
+    """For who looks after the machine."""
+
+
+@admin.group("profile", cls=Group, help_key="help_profile", example="cosyd admin profile detect")
+def profile() -> None:
+    """The hardware class and the configuration."""
+
+
+@profile.command("detect", help_key="help_profile_detect", example="cosyd admin profile detect")
+@json_option
+def detect(as_json: bool) -> None:
+    """Say which class suits this machine."""
+    seen = hardware.probe()
+    vram = max((card.total_bytes for card in seen.cards), default=None)
+    name = hardware.suited_profile(vram)
+    if as_json:
+        cards = [{"name": card.name, "total_bytes": card.total_bytes} for card in seen.cards]
+        print_json({"profile": name, "cards": cards, "error": seen.error})
+        return
+    click.echo(name)
+    for card in seen.cards:
+        note("card", name=card.name, total=card.total_bytes)
+    if not seen.cards:
+        note("no_card")
+
+
+def shown_values(resolved: Resolved) -> dict[str, dict[str, object]]:
+    """Dotted key -> value and the layer it came from."""
+    values = flatten(json.loads(to_json(resolved.config)))
+    return {key: {"value": values[key], "origin": origin} for key, origin in resolved.origin.items()}
+
+
+@profile.command("show", help_key="help_profile_show", example="cosyd admin profile show")
+@state_option
+@json_option
+def show(paths: StatePaths, as_json: bool) -> None:
+    """Show every value and where it comes from."""
+    values = shown_values(resolve_all(paths))
+    if as_json:
+        print_json(values)
+        return
+    from daemon.cli.tables import print_table
+
+    def plain(value: object) -> str:
+        return value if isinstance(value, str) else json.dumps(value)
+
+    print_table(
+        ["col_key", "col_value", "col_origin"],
+        [(key, plain(entry["value"]), entry["origin"]) for key, entry in values.items()],
+    )
+
+
+@profile.command("check", help_key="help_profile_check", example="cosyd admin profile check cosyd.toml")
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
+def check(file: Path | None) -> None:
+    """Look for mistakes in a configuration file."""
+    found = config_file(file)
+    if found is None:
+        note("config_none")
+        return
+    resolve([read_layer(found)])
+    click.echo(text("config_good", file=found))

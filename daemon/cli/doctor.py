@@ -1,0 +1,184 @@
+"""`cosyd doctor`: the check-up. Reads machine and state folder, changes nothing. Exits 1 on a failure."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import psutil
+
+from daemon.cli import checkup, control, hardware
+from daemon.cli.checkup import Check
+from daemon.cli.frame import Command, json_option, language, print_json, state_option, text
+from daemon.cli.layers import resolve_all
+from daemon.cli.status import can_speak
+from daemon.sockets import find_holder
+from pipeline.codes import CosydError
+from pipeline.messages import render
+from pipeline.paths import StatePaths
+from pipeline.profile import Config
+from pipeline.store.db import check_schema, connect
+
+MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
+
+
+def examine(paths: StatePaths) -> list[Check]:
+    """Every check, in the order they are shown. A part that cannot be read is a verdict, not an exception."""
+    problems: list[str] = []
+    try:
+        config = resolve_all(paths).config
+    except CosydError as error:
+        problems = [str(problem) for problem in error.params.get("problems", [error.code])]
+        config = Config()
+    try:
+        status = control.status(paths)
+    except CosydError:
+        status = None
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    return [
+        checkup.check_python(sys.version_info[:3]),
+        _program("espeak-ng", "--version"),
+        _program("ffmpeg", "-version"),
+        checkup.check_config(problems),
+        checkup.check_service(status, status is not None and can_speak(status)),
+        _port(config, running=status is not None),
+        _database(paths),
+        checkup.check_disk(shutil.disk_usage(_existing(paths.root)).free, config.limits.min_free_bytes),
+        checkup.check_outputs(folder_bytes(paths.outputs), config.outputs.max_bytes),
+        _backup(paths),
+        checkup.check_memory(
+            memory.total, memory.available, config.guard.ram.low_enter.bytes_of(memory.total)
+        ),
+        checkup.check_swap(
+            swap.total, swap.used, memory.total, config.swap_bytes, config.swap_below_ram_bytes
+        ),
+        checkup.check_card(hardware.probe()),
+    ]
+
+
+def _program(name: str, flag: str) -> Check:
+    path = shutil.which(name)
+    version = ""
+    if path is not None:
+        try:
+            told = subprocess.run(
+                [path, flag], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10
+            )
+            words = told.stdout.split("\n", 1)[0].split()
+            version = next((word for word in words if word[:1].isdigit()), "?")
+        except (OSError, subprocess.TimeoutExpired):
+            version = "?"
+    return checkup.check_program(name, path, version)
+
+
+def _existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below; files that go away meanwhile do not count."""
+    total = 0
+    for path in folder.rglob("*") if folder.exists() else ():
+        try:
+            total += path.lstat().st_size if path.is_file() else 0
+        except OSError:
+            continue
+    return total
+
+
+def _port(config: Config, *, running: bool) -> Check:
+    port = config.web.port
+    with socket.socket(socket.AF_INET6 if ":" in config.web.host else socket.AF_INET) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((config.web.host, port))
+            free = True
+        except OSError:
+            free = False
+    held_by = None if free else find_holder(port)
+    holder = f"{held_by[0]} ({held_by[1]})" if held_by else ""
+    return checkup.check_port(port, free=free, ours=running and not free, holder=holder)
+
+
+def _database(paths: StatePaths) -> Check:
+    if not paths.database.exists():
+        return checkup.check_database("absent")
+    try:
+        conn = connect(paths.database, "read", busy_s=5.0)
+        try:
+            check_schema(conn)
+            verdict = str(conn.execute("PRAGMA quick_check(1)").fetchone()[0])
+        finally:
+            conn.close()
+    except CosydError as error:
+        if error.code == "schema_mismatch":
+            return checkup.check_database("other_version", f"{error.params.get('found')}")
+        damaged = error.params.get("reason") == "database_corrupt"
+        return checkup.check_database("damaged" if damaged else "unreadable", error.code)
+    except sqlite3.DatabaseError as error:
+        return checkup.check_database("damaged", str(error))
+    return (
+        checkup.check_database("ok") if verdict == "ok" else checkup.check_database("damaged", verdict[:200])
+    )
+
+
+def _backup(paths: StatePaths) -> Check:
+    now = time.time()
+    files = [path.stat().st_mtime for path in paths.backups.glob("*")] if paths.backups.exists() else []
+    there = paths.database.exists()
+    born = paths.root.stat().st_ctime if there else now
+    try:
+        if there:
+            conn = connect(paths.database, "read", busy_s=1.0)
+            try:
+                row = conn.execute("SELECT min(at) FROM events").fetchone()
+            finally:
+                conn.close()
+            from pipeline.clock import wall_seconds
+
+            born = wall_seconds(row[0]) if row and row[0] else now
+    except (CosydError, sqlite3.Error, ValueError):
+        pass
+    return checkup.check_backup(
+        now - max(files) if files else None, database=there, database_age_s=now - born
+    )
+
+
+@click.command(cls=Command, help_key="help_doctor", example="cosyd doctor")
+@state_option
+@json_option
+def doctor(paths: StatePaths, as_json: bool) -> None:
+    """Check this machine and say how to mend what is wrong."""
+    checks = examine(paths)
+    lang = language()
+
+    def words(key: str, check: Check) -> str:
+        return render(f"doctor.{key}", lang, check.params) if key else ""
+
+    if as_json:
+        print_json(
+            [
+                {"name": c.name, "verdict": c.verdict, "text": words(c.text, c), "cure": words(c.cure, c),
+                 "params": dict(c.params)}
+                for c in checks
+            ]
+        )  # fmt: skip
+    else:
+        for check in checks:
+            colour = {"ok": "green", "warn": "yellow", "fail": "red"}[check.verdict]
+            mark = click.style(MARKS[check.verdict], fg=colour)
+            click.echo(
+                f"{mark} {words(f'name_{check.name}', check)}{text('colon')}{words(check.text, check)}"
+            )
+            if check.cure:
+                click.echo(f"    {words(check.cure, check)}")
+        click.echo(render(f"doctor.sum_{checkup.worst(checks)}", lang))
+    if checkup.worst(checks) == "fail":
+        raise click.exceptions.Exit(1)

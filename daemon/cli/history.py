@@ -1,0 +1,62 @@
+"""`cosyd history`: what was spoken, newest first, searched in any script. Reads only the database."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from daemon.cli.frame import Command, Option, json_option, language, note, print_json, state_option
+from pipeline.messages import time_text, word
+from pipeline.paths import StatePaths
+
+READ_S = 5.0
+SHOWN_CHARS = 60
+
+
+def shorten(spoken: str) -> str:
+    """One line of a table: line breaks become blanks, the end is cut."""
+    line = " ".join(spoken.split())
+    return line if len(line) <= SHOWN_CHARS else line[: SHOWN_CHARS - 1] + "…"
+
+
+@click.command(cls=Command, help_key="help_history", example="cosyd history weather --limit 5")
+@click.argument("query", default="")
+@click.option("--limit", cls=Option, type=click.IntRange(1, 1000), default=20, help="opt_limit")
+@state_option
+@json_option
+def history(query: str, limit: int, paths: StatePaths, as_json: bool) -> None:
+    """List recordings, all or those with these words."""
+    from pipeline.history import search
+    from pipeline.store.db import check_schema, connect
+
+    found = []
+    if paths.database.exists():
+        conn = connect(paths.database, "read", busy_s=READ_S)
+        try:
+            check_schema(conn)
+            found = search(conn, query, limit=limit)
+        finally:
+            conn.close()
+    if as_json:
+        print_json([dataclasses.asdict(generation) for generation in found])
+    elif not found:
+        note("history_nothing" if query else "history_empty")
+    else:
+        from daemon.cli.tables import day, print_table
+
+        lang = language()
+        print_table(
+            ["col_id", "col_made", "col_state", "col_voice", "col_length", "col_text"],
+            [
+                (
+                    g.id,
+                    day(g.created_at),
+                    word("state.job", g.status, lang),
+                    g.voice,
+                    "" if g.audio_seconds is None else time_text(g.audio_seconds, lang),
+                    shorten(g.text),
+                )
+                for g in found
+            ],
+        )

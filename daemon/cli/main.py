@@ -1,0 +1,61 @@
+"""The `cosyd` command: its groups and where each command lives. Console script: `daemon.cli.main:main`."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from daemon.cli.frame import Group
+
+COMMANDS = {
+    "run": "daemon.cli.run:run",
+    "say": "daemon.cli.say:say",
+    "status": "daemon.cli.status:status",
+    "why": "daemon.cli.why:why",
+    "history": "daemon.cli.history:history",
+    "voices": "daemon.cli.voices:voices",
+    "doctor": "daemon.cli.doctor:doctor",
+    "restart": "daemon.cli.restart:restart",
+    "login-link": "daemon.cli.keys:login_link",
+    "key": "daemon.cli.keys:key",
+    "admin": "daemon.cli.admin:admin",
+}
+"""Name -> where it lives, in the order of the help. Loaded when used: `cosyd run` needs no rich."""
+
+
+class LazyGroup(Group):
+    """Imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+def _version() -> str:
+    try:
+        return version("cosyd")
+    except PackageNotFoundError:
+        return "0+checkout"
+
+
+@click.command(
+    cls=LazyGroup,
+    help_key="help_cosyd",
+    example='cosyd say "Good evening."',
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(_version(), "--version", prog_name="cosyd")
+def main() -> None:
+    """Speech from your own machine."""
+
+
+if __name__ == "__main__":
+    main()

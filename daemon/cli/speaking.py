@@ -1,0 +1,249 @@
+"""Makes a job of a text, follows its sound to the sinks, and cancels it when the person stops.
+
+Works against the running cosyd; where none runs, `pipeline.alone` works the queue beside us.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from daemon.cli.control import ANSWER_S, connect_control, control
+from daemon.cli.frame import note, text
+from daemon.cli.layers import current_config, resolve_all
+from daemon.cli.player import PlayerSink
+from daemon.cli.voices import all_voices
+from pipeline import queue
+from pipeline.audio.encode import StreamEncoder, check_format, encode_file, open_encoder
+from pipeline.audio.follow import JobFollower, JobProgress
+from pipeline.codes import CODES, CosydError
+from pipeline.jobs import SAMPLE_RATE, JobRequest, choose_lane, parse_request
+from pipeline.paths import StatePaths
+from pipeline.profile import Config
+from pipeline.store.db import check_schema, connect
+from pipeline.store.ensure import ensure_schema
+from pipeline.voices.catalogue import Voice, find_voice
+
+PROGRESS_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What `--json` tells. `id` is also the recording's id in the history."""
+
+    id: str
+    voice: str
+    engine: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """A finished job and where its FLAC lies."""
+
+    result: Result
+    final: Path
+
+    def write_file(self, format: str, output: Path) -> None:
+        """Encode with exact sizes in the header. Raises CosydError(storage_full | internal)."""
+        encode_file(self.final, format, output)
+
+
+class Sinks:
+    """Where samples go while they are made: stdout in `format`, a player, both or neither."""
+
+    def __init__(self, format: str | None, player: tuple[str, ...] | None) -> None:
+        self._format, self._command = format, player
+        self._encoder: StreamEncoder | None = None
+        self._player: PlayerSink | None = None
+
+    def __enter__(self) -> Sinks:
+        if self._format is not None:
+            self._encoder = open_encoder(self._format)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._encoder is not None:
+            self._encoder.close()
+        if self._player is not None:
+            self._player.close()
+
+    def write(self, pcm: bytes) -> None:
+        """Raises BrokenPipeError when a reader went away."""
+        if self._encoder is not None:
+            sys.stdout.buffer.write(self._encoder.encode(pcm))
+            sys.stdout.buffer.flush()
+        if self._command is not None:
+            # Started with the first sound, so that a refused job leaves no player behind.
+            self._player = self._player or PlayerSink(self._command)
+            self._player.write(pcm)
+
+    def finish(self) -> None:
+        """All samples were written."""
+        if self._encoder is not None:
+            sys.stdout.buffer.write(self._encoder.finish())
+            sys.stdout.buffer.flush()
+        if self._player is not None and not self._player.finish():
+            raise click.ClickException(text("player_failed", program=(self._command or ("",))[0]))
+
+
+def check_request(fields: Mapping[str, Any], voices: list[Voice], config: Config) -> tuple[JobRequest, Voice]:
+    """The validated request and its voice. Raises CosydError(empty_text, unknown_voice, ...)."""
+    voice = find_voice(str(fields["voice"]), voices, config.web.default_voice)
+    request = parse_request({**fields, "voice": voice.id}, max_chars=config.limits.long_text_chars)
+    return request, voice
+
+
+def job_progress(conn: sqlite3.Connection, job_id: str) -> JobProgress:
+    """What the follower asks the database. A lock that is not given in time means: no news."""
+    row = conn.execute(
+        "SELECT state, error_code, error, (SELECT count(*) FROM segments WHERE job_id=jobs.id) AS total"
+        " FROM jobs WHERE id=?",
+        (job_id,),
+    ).fetchone()
+    if row is None:
+        return JobProgress("failed", None, CosydError("not_found"))
+    error = None
+    if row["error_code"]:
+        try:
+            params = json.loads(row["error"] or "{}")
+        except ValueError:
+            params = {}
+        params = {str(k): v for k, v in params.items()} if isinstance(params, dict) else {}
+        error = CosydError(row["error_code"] if row["error_code"] in CODES else "internal", **params)
+    return JobProgress(row["state"], row["total"] or None, error)
+
+
+@contextmanager
+def workshop(paths: StatePaths) -> Iterator[Config]:
+    """Somebody who works the queue: the running cosyd, or for the time of the block a worker of our own."""
+    sock = connect_control(paths.control_socket)
+    if sock is not None:
+        sock.close()
+        yield current_config(paths)
+        return
+    from pipeline.alone import working_alone
+
+    note("alone")
+    config = resolve_all(paths).config
+    paths.ensure()
+    ensure_schema(paths)
+    with working_alone(paths, config):
+        yield config
+
+
+def speak(paths: StatePaths, fields: Mapping[str, Any], sinks: Sinks, *, progress: bool) -> Spoken:
+    """Queue the text, pass its sound on as it comes, wait for the end. Ctrl-C cancels the job.
+
+    Raises the CosydError that refused or ended it, KeyboardInterrupt, BrokenPipeError.
+    """
+    check_format(str(fields["format"]))
+    config = current_config(paths)
+    check_request(fields, all_voices(paths, config), config)  # what is wrong is told before anything starts
+    with workshop(paths) as config:
+        request, voice = check_request(fields, all_voices(paths, config), config)
+        conn = connect(paths.database, "accept")
+        try:
+            check_schema(conn)
+            return _speak(conn, paths, config, request, voice, sinks, progress)
+        finally:
+            conn.close()
+
+
+def _speak(
+    conn: sqlite3.Connection,
+    paths: StatePaths,
+    config: Config,
+    request: JobRequest,
+    voice: Voice,
+    sinks: Sinks,
+    progress: bool,
+) -> Spoken:
+    lane = choose_lane(
+        request, interactive_chars=config.limits.interactive_chars, text_chars=config.limits.text_chars
+    )
+    now = time.time()
+    job_id = queue.submit(
+        conn,
+        request,
+        engine=voice.engine,
+        lane=lane,
+        now=now,
+        config=config,
+        patience_s=config.patience.batch_s,
+    )
+    try:
+        _tell(paths, "job_queued", engine=voice.engine)
+        job = queue.get_job(conn, job_id)
+        if job is None:
+            raise CosydError("not_found")
+        final = paths.final_audio(job.created_at, job_id)
+        folder = paths.job_dir(job.created_at, job_id)
+        with JobFollower(folder, final, lambda: job_progress(conn, job_id)) as follower:
+            samples = _follow(conn, job_id, follower, sinks, progress)
+        sinks.finish()
+    except BaseException:
+        # Ctrl-C, a closed pipe, a full disk: nobody listens any more. Harmless when the job is over.
+        if queue.request_cancel(conn, job_id, time.time()):
+            _tell(paths, "cancel", job=job_id)
+        raise
+    return Spoken(Result(job_id, voice.id, voice.engine, round(samples / SAMPLE_RATE, 3)), final)
+
+
+def _follow(
+    conn: sqlite3.Connection, job_id: str, follower: JobFollower, sinks: Sinks, progress: bool
+) -> int:
+    samples, shown_at = 0, 0.0
+    while True:
+        if pcm := follower.read():
+            sinks.write(pcm)
+            samples += len(pcm) // 2
+        elif follower.error is not None:
+            raise follower.error
+        elif follower.finished:
+            break
+        else:
+            time.sleep(follower.delay_s)
+        if progress and time.monotonic() - shown_at > PROGRESS_EVERY_S:
+            shown_at = time.monotonic()
+            _show(_progress_line(conn, job_id, samples))
+    if progress:
+        _show("")
+    return samples
+
+
+def _progress_line(conn: sqlite3.Connection, job_id: str, samples: int) -> str:
+    done, total = conn.execute(
+        "SELECT coalesce(sum(state='done'), 0), count(*) FROM segments WHERE job_id=?", (job_id,)
+    ).fetchone()
+    if total:
+        return text("progress_pieces", done=done, total=total, seconds=samples / SAMPLE_RATE)
+    place = queue.position(conn, job_id)
+    if place is not None and place.ahead:
+        return text("progress_queue", ahead=place.ahead, seconds=place.seconds_ahead)
+    return text("progress_starting")
+
+
+def _show(line: str) -> None:
+    """Overwrite the progress line."""
+    sys.stderr.write(f"\r\x1b[K{line}")
+    sys.stderr.flush()
+
+
+def _tell(paths: StatePaths, method: str, **params: Any) -> None:
+    """Make it fast; the database is the truth, so a cosyd that does not answer is no error."""
+    try:
+        with control(paths) as link:
+            if link is not None:
+                link.call(method, timeout_s=ANSWER_S, **params)
+    except CosydError:
+        pass
