@@ -1,0 +1,98 @@
+"""From flags, files and environment to the configuration (CONTRACTS 6), and to `run/effective.json`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.codes import CosydError
+from pipeline.paths import ETC_CONFIG, StatePaths, default_state_root
+from pipeline.profile import PROFILES, Config, Layer, Resolved, resolve, to_json
+from pipeline.profile.load import environment_layer, file_layer, known_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The flags of `python -m daemon.supervisor`, which `cosyd run` passes on."""
+
+    state: Path
+    config: Path | None
+    lan: bool
+    flags: Layer
+
+
+def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Options:
+    """Raises SystemExit(2) for an unknown flag, CosydError(config_error) for `--set` without `=`."""
+    parser = argparse.ArgumentParser(
+        prog="cosyd run", description="Start cosyd here and keep it running until Ctrl-C."
+    )
+    parser.add_argument("--state", type=Path, metavar="DIR", help="state folder (default: ./.cosyd)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="cosyd.toml")
+    parser.add_argument("--profile", choices=PROFILES, help="hardware class")
+    parser.add_argument("--host", help="address of the page")
+    parser.add_argument("--port", type=int, help="port of the page")
+    parser.add_argument(
+        "--lan", action="store_true", help="reachable from other machines; prints a login link"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any configuration key"
+    )
+    given = parser.parse_args(argv)
+    values: dict[str, object] = {}
+    for item in given.set:
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise CosydError("config_error", problems=[f"flags: --set {item}: write key=value"])
+        values[key.strip()] = value
+    named = {"profile": given.profile, "web.host": given.host, "web.port": given.port}
+    values |= {key: value for key, value in named.items() if value is not None}
+    state = given.state if given.state is not None else default_state_root(environ)
+    return Options(state.absolute(), given.config, given.lan, Layer("flags", values))
+
+
+def load(
+    options: Options, environ: Mapping[str, str], settings: Mapping[str, object], etc: Path = ETC_CONFIG
+) -> Resolved:
+    """All layers. `settings` are the rows of the settings table that are configuration keys. Raises
+    CosydError(config_error) with every problem."""
+    layers: list[Layer] = []
+    path = options.config or next((p for p in (etc, Path("cosyd.toml")) if p.exists()), None)
+    if path is not None:
+        try:
+            layers.append(file_layer(str(path), path.read_text("utf-8")))
+        except (OSError, UnicodeDecodeError) as error:
+            raise CosydError("config_error", problems=[f"{path}: {error}"]) from None
+    layers.append(Layer("settings", settings, runtime_only=True))
+    layers.append(environment_layer(environ))
+    layers.append(options.flags)
+    return resolve(layers)
+
+
+def read_settings(conn: sqlite3.Connection) -> dict[str, object]:
+    """Rows of `settings` that are configuration keys; links, sessions and the page's own rows are left out."""
+    keys = known_keys()
+    return {row[0]: row[1] for row in conn.execute("SELECT key, value FROM settings") if row[0] in keys}
+
+
+def with_ports(config: Config, host: str, http_port: int, wyoming_port: int) -> Config:
+    """The configuration with what was really bound, so that children and the CLI find it."""
+    return replace(
+        config,
+        web=replace(config.web, host=host, port=http_port),
+        wyoming=replace(config.wyoming, port=wyoming_port),
+    )
+
+
+def write_effective(paths: StatePaths, config: Config) -> None:
+    """`run/effective.json`, 0600, whole or not at all."""
+    part = paths.effective_config.with_suffix(".part")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(to_json(config))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(paths.effective_config)

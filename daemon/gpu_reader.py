@@ -1,0 +1,208 @@
+"""The supervisor's side of `daemon.gpu_helper`: asks without waiting, gives the last answer while it is fresh.
+
+A helper that does not answer within its deadline is killed, and the card is unknown until it answers again.
+Without a GPU worker the helper is ended between looks, and a sleeping card is not woken for them: an open
+handle alone keeps a laptop's card awake.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from daemon.loop import READ, Loop, Timer
+from daemon.sample import VramReading
+
+DEADLINE_S = 3.0
+FRESH_S = 5.0
+IDLE_EVERY_S = 60.0
+RETRY_S = 30.0
+
+
+def has_card(root: Path = Path("/")) -> bool:
+    """Whether there is an NVIDIA driver to ask, without loading anything."""
+    libraries = (
+        "usr/lib/x86_64-linux-gnu",
+        "usr/lib/aarch64-linux-gnu",
+        "usr/lib64",
+        "usr/lib",
+        "usr/lib/wsl/lib",
+    )
+    return (root / "proc/driver/nvidia").exists() or any(
+        (root / folder / "libnvidia-ml.so.1").exists() for folder in libraries
+    )
+
+
+def asleep(root: Path = Path("/")) -> bool:
+    """Whether every NVIDIA card is suspended by runtime power management."""
+    states = []
+    for vendor in (root / "sys/bus/pci/devices").glob("*/vendor"):
+        try:
+            if vendor.read_text("ascii").strip() == "0x10de" and (
+                (vendor.parent / "class").read_text("ascii").startswith("0x03")
+            ):
+                states.append((vendor.parent / "power/runtime_status").read_text("ascii").strip())
+        except OSError:
+            continue
+    return bool(states) and all(state == "suspended" for state in states)
+
+
+def reading_from(answer: Mapping[str, Any]) -> VramReading | str:
+    """A reading, or the word for what is wrong."""
+    if "error" in answer:
+        return str(answer["error"])
+    try:
+        by_pid = answer["by_pid"]
+        return VramReading(
+            free_bytes=int(answer["free_bytes"]),
+            total_bytes=int(answer["total_bytes"]),
+            uuid=str(answer["uuid"]),
+            name=str(answer["name"]),
+            by_pid=None if by_pid is None else tuple((int(pid), int(size)) for pid, size in by_pid),
+            utilisation_ratio=answer.get("utilisation_ratio"),
+            temperature_c=answer.get("temperature_c"),
+            power_w=answer.get("power_w"),
+        )
+    except (KeyError, TypeError, ValueError):
+        return "unreadable"
+
+
+class GpuReader:
+    """Call `ask(busy)` each tick; `reading` and `state` are what is known. `on_state` hears changes."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        uuid: str,
+        environ: Mapping[str, str],
+        on_state: Callable[[str, str], None],
+        root: Path = Path("/"),
+    ) -> None:
+        self._loop, self._uuid, self._environ, self._on_state, self._root = (
+            loop,
+            uuid,
+            environ,
+            on_state,
+            root,
+        )
+        self._helper: subprocess.Popen[bytes] | None = None
+        self._deadline: Timer | None = None
+        self._buffer = b""
+        self._next_at = 0.0
+        self._read_at = -1e9
+        self._reading: VramReading | None = None
+        self._busy = False
+        self.state = "unknown"
+
+    @property
+    def reading(self) -> VramReading | None:
+        """The last answer; None when there is none that is fresh enough to act on."""
+        fresh = FRESH_S if self._busy else IDLE_EVERY_S * 1.5
+        return self._reading if self._loop.now() - self._read_at <= fresh else None
+
+    def ask(self, busy: bool) -> None:
+        """Ask for a reading when one is due. `busy`: a worker holds VRAM, or one is to be started."""
+        self._busy = busy
+        now = self._loop.now()
+        if self._deadline is not None or (now < self._next_at and not (busy and self.state == "ok")):
+            return
+        if not busy and asleep(self._root):
+            self._end()
+            self._next_at = now + IDLE_EVERY_S
+            return
+        if self._helper is None and not self._start():
+            self._next_at = now + RETRY_S
+            return
+        assert self._helper is not None and self._helper.stdin is not None
+        try:
+            self._helper.stdin.write(b"\n")
+        except OSError:
+            self._failed("helper_died")
+            return
+        self._deadline = self._loop.later(DEADLINE_S, lambda: self._failed("timeout"))
+
+    def _start(self) -> bool:
+        try:
+            self._helper = subprocess.Popen(
+                [sys.executable, "-m", "daemon.gpu_helper", *filter(None, (self._uuid,))],
+                env=dict(self._environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True,
+            )  # fmt: skip
+        except OSError:
+            return False
+        assert self._helper.stdout is not None
+        os.set_blocking(self._helper.stdout.fileno(), False)
+        self._loop.watch(self._helper.stdout.fileno(), READ, lambda _: self._answered())
+        return True
+
+    def _answered(self) -> None:
+        assert self._helper is not None and self._helper.stdout is not None
+        try:
+            data = os.read(self._helper.stdout.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._failed("helper_died")
+            return
+        self._buffer += data
+        while b"\n" in self._buffer:
+            line, _, self._buffer = self._buffer.partition(b"\n")
+            try:
+                answer = json.loads(line)
+            except ValueError:
+                answer = {}
+            self._take(reading_from(answer if isinstance(answer, dict) else {}))
+
+    def _take(self, found: VramReading | str) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        now = self._loop.now()
+        if isinstance(found, VramReading):
+            self._reading, self._read_at = found, now
+            self._next_at = now if self._busy else now + IDLE_EVERY_S
+            self._change("ok")
+        else:
+            # A failed reading is unknown, never a full card: nothing is restarted for it.
+            self._reading, self._next_at = None, now + RETRY_S
+            self._change(found)
+        if not self._busy:
+            self._end()
+
+    def _failed(self, state: str) -> None:
+        self._end()
+        self._reading, self._next_at = None, self._loop.now() + RETRY_S
+        self._change(state)
+
+    def _change(self, state: str) -> None:
+        if state != self.state:
+            old, self.state = self.state, state
+            self._on_state(old, state)
+
+    def _end(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        helper, self._helper, self._buffer = self._helper, None, b""
+        if helper is None:
+            return
+        assert helper.stdin is not None and helper.stdout is not None
+        self._loop.forget(helper.stdout.fileno())
+        helper.stdin.close()
+        helper.stdout.close()
+        helper.kill()
+        self._reap(helper)
+
+    def _reap(self, helper: subprocess.Popen[bytes]) -> None:
+        # One that hangs in the driver cannot be reaped yet; look again without waiting.
+        if helper.poll() is None:
+            self._loop.later(0.2, lambda: self._reap(helper))
+
+    def close(self) -> None:
+        """End the helper."""
+        self._end()

@@ -1,0 +1,321 @@
+"""The memory ladder (DESIGN 5): which one thing to do about pressure, and whether it helped. Pure.
+
+    TRIM (all) -> UNLOAD an idle worker -> RECYCLE_WEB -> DRAIN a busy worker -> KILL the larger of worker and web
+
+`step(state, sample, now, config)` gives the next state and a list of what to do; `daemon.guard` does it and
+feeds back what came of it in the next sample. One action is in flight; a higher rung may replace a lower one,
+never the reverse; each has a settle time, after which it is judged. At LOW each rung is tried once, then the
+ladder rests (a restart loop frees nothing twice). KILL is for CRITICAL only. A fall straight to CRITICAL does
+not start at TRIM. Pressure that is not ours is named, not acted on. Unknown is never acted on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from daemon.levels import Level, LevelState, step_level
+from daemon.sample import OwnProcess, Resource, Sample
+from pipeline.profile import Config
+
+REST_S = 300.0
+"""Pause of the ladder at an unchanged level once every rung was tried."""
+DRAIN_CRITICAL_S = 10.0
+"""The longest a piece may still take at CRITICAL."""
+RECYCLE_S = 30.0
+"""How long the old web may go on with its streams."""
+WEB_START_BYTES = 250 * 1024**2
+"""A second web for the moment of the change; a recycle that would need more than there is helps nobody."""
+
+
+class Rung(IntEnum):
+    """The higher, the harder."""
+
+    TRIM = 1
+    UNLOAD = 2
+    RECYCLE_WEB = 3
+    DRAIN = 4
+    KILL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something to do now to `targets` (names of children, with the pids meant, so that nothing else is hit)."""
+
+    rung: Rung
+    resource: Resource
+    targets: tuple[str, ...]
+    pids: tuple[int, ...]
+    deadline_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LevelChanged:
+    """A resource went from one level to another."""
+
+    resource: Resource
+    old: Level
+    new: Level
+    free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An action came to its end; `freed_bytes` None when a reading was missing."""
+
+    act: Act
+    helped: bool
+    freed_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """Pressure that is not ours began."""
+
+    resource: Resource
+    own_bytes: int
+    used_bytes: int
+
+
+Output = Act | LevelChanged | Judged | Foreign
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The action under way. `settle_until` None: its targets are still there, `overdue_at` bounds the wait."""
+
+    act: Act
+    before_free: int | None
+    before_own: int | None
+    started_at: float
+    settle_until: float | None
+    overdue_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """All that the policy remembers. `tried` are rungs used since the level last changed for the worse."""
+
+    ram: LevelState = LevelState()
+    vram: LevelState = LevelState()
+    in_flight: InFlight | None = None
+    tried: frozenset[Rung] = frozenset()
+    rest_until: float | None = None
+    foreign: frozenset[Resource] = frozenset()
+
+    @property
+    def level(self) -> Level:
+        """The worst level that is known; what maintenance and the cadence look at."""
+        return max((s.level for s in (self.ram, self.vram) if s.known), default=Level.OK)
+
+    def of(self, resource: Resource) -> LevelState:
+        """The level state of one resource."""
+        return self.ram if resource == "ram" else self.vram
+
+
+def step(state: PolicyState, sample: Sample, now: float, config: Config) -> tuple[PolicyState, list[Output]]:
+    """One tick: levels, the end of an action in flight, and at most one new action."""
+    out: list[Output] = []
+    state = _levels(state, sample, now, config, out)
+    state = _foreign(state, sample, config, out)
+    state = _judge(state, sample, now, config, out)
+    resource = _worst(state)
+    if resource is None:
+        if state.level is Level.OK and _all_known(state, sample):
+            state = replace(state, tried=frozenset(), rest_until=None)
+        return state, out
+    if state.rest_until is not None and now < state.rest_until:
+        return state, out
+    act = _choose(state, sample, resource)
+    flying = state.in_flight
+    if flying is not None and (act is None or act.rung <= flying.act.rung or not _may_replace(state, flying)):
+        return state, out
+    if act is None:
+        # Every rung was tried: look again after a rest. At CRITICAL the next chance is a changed sample.
+        rest = None if state.of(resource).level is Level.CRITICAL else now + REST_S
+        tried = state.tried - {Rung.KILL} if rest is None else frozenset()
+        return replace(state, rest_until=rest, tried=tried), out
+    out.append(act)
+    return _launch(state, act, sample, now, config), out
+
+
+def still_needed(state: PolicyState, act: Act, fresh: Sample, now: float, config: Config) -> bool:
+    """Look again just before a kill: is the resource, read this instant, still CRITICAL, and the target there?"""
+    levels = _step_levels(state, fresh, now, config)[0 if act.resource == "ram" else 1]
+    present = {process.pid for process in fresh.own}
+    return levels.known and levels.level is Level.CRITICAL and set(act.pids) <= present
+
+
+def abandon(state: PolicyState, now: float) -> PolicyState:
+    """The shell did not carry the action out after all (it was no longer needed)."""
+    return replace(state, in_flight=None, tried=state.tried - {Rung.KILL})
+
+
+def _step_levels(
+    state: PolicyState, sample: Sample, now: float, config: Config
+) -> tuple[LevelState, LevelState]:
+    ram, vram = sample.ram, sample.vram
+    return (
+        step_level(
+            state.ram, ram.available_bytes if ram else None, ram.total_bytes if ram else None,
+            config.guard.ram, now, stall_ratio=ram.stall_ratio if ram else None,
+        ),
+        step_level(
+            state.vram, vram.free_bytes if vram else None, vram.total_bytes if vram else None,
+            config.guard.vram, now,
+        ),
+    )  # fmt: skip
+
+
+def _levels(state: PolicyState, sample: Sample, now: float, config: Config, out: list[Output]) -> PolicyState:
+    ram, vram = _step_levels(state, sample, now, config)
+    worse = False
+    names: tuple[Resource, Resource] = ("ram", "vram")
+    for name, old, new in zip(names, (state.ram, state.vram), (ram, vram), strict=True):
+        if old.level is not new.level:
+            out.append(LevelChanged(name, old.level, new.level, sample.free_bytes(name)))
+            worse = worse or new.level > old.level
+    # A rung that was tried at LOW may be tried again once at CRITICAL, where it is allowed less time.
+    return replace(
+        state, ram=ram, vram=vram,
+        tried=frozenset() if worse else state.tried, rest_until=None if worse else state.rest_until,
+    )  # fmt: skip
+
+
+def _foreign(state: PolicyState, sample: Sample, config: Config, out: list[Output]) -> PolicyState:
+    foreign: set[Resource] = set()
+    names: tuple[Resource, Resource] = ("ram", "vram")
+    for name in names:
+        levels = state.of(name)
+        own, used = sample.own_bytes(name), sample.used_bytes(name)
+        if levels.level is Level.OK:
+            continue
+        if own is None or used is None or not levels.known:
+            foreign |= {name} & state.foreign  # unknown: what was said stays said
+        elif used > 0 and own < config.guard.own_share_min * used:
+            foreign.add(name)
+            if name not in state.foreign:
+                out.append(Foreign(name, own, used))
+    return replace(state, foreign=frozenset(foreign))
+
+
+def _all_known(state: PolicyState, sample: Sample) -> bool:
+    return state.ram.known and (state.vram.known or state.vram.level is Level.OK)
+
+
+def _worst(state: PolicyState) -> Resource | None:
+    """The resource to act on: known, under pressure, ours. RAM before VRAM at the same level."""
+    found: Resource | None = None
+    names: tuple[Resource, Resource] = ("ram", "vram")
+    for name in names:
+        levels = state.of(name)
+        if not levels.known or levels.level is Level.OK or name in state.foreign:
+            continue
+        if found is None or levels.level > state.of(found).level:
+            found = name
+    return found
+
+
+def _may_replace(state: PolicyState, flying: InFlight) -> bool:
+    """A higher rung may cut a lower one short at CRITICAL only; at LOW there is time to see."""
+    return state.of(flying.act.resource).level is Level.CRITICAL or state.level is Level.CRITICAL
+
+
+def _choose(state: PolicyState, sample: Sample, resource: Resource) -> Act | None:
+    critical = state.of(resource).level is Level.CRITICAL
+    floor = state.in_flight.act.rung if state.in_flight else Rung.TRIM - 1
+    for rung in Rung:
+        if rung <= floor or rung in state.tried:
+            continue
+        if (rung is Rung.TRIM and critical) or (rung is Rung.KILL and not critical):
+            continue
+        targets = _targets(rung, sample, resource, critical)
+        if targets:
+            seconds = 0.0
+            if rung is Rung.DRAIN:
+                seconds = DRAIN_CRITICAL_S if critical else 6 * DRAIN_CRITICAL_S
+            elif rung is Rung.RECYCLE_WEB:
+                seconds = RECYCLE_S
+            return Act(rung, resource, tuple(t.name for t in targets), tuple(t.pid for t in targets), seconds)
+    return None
+
+
+def _targets(rung: Rung, sample: Sample, resource: Resource, critical: bool) -> list[OwnProcess]:
+    """Whom a rung would hit, the largest first. Sizes that are unknown are nobody's turn."""
+    sized = sorted(
+        (p for p in sample.own if (p.bytes_of(resource) or 0) > 0),
+        key=lambda p: p.bytes_of(resource) or 0,
+        reverse=True,
+    )
+    workers = [p for p in sized if not p.is_web]
+    if rung is Rung.TRIM:
+        return [p for p in sized if p.ready]
+    if rung is Rung.UNLOAD:
+        return [p for p in workers if p.ready and p.idle][:1]
+    if rung is Rung.RECYCLE_WEB:
+        if resource != "ram" or sample.ram is None or sample.ram.available_bytes < WEB_START_BYTES:
+            return []
+        grown = [
+            p for p in sized
+            if p.is_web and p.ready and (p.base_rss_bytes is None or (p.rss_bytes or 0) > 1.2 * p.base_rss_bytes)
+        ]  # fmt: skip
+        return grown[:1]
+    if rung is Rung.DRAIN:
+        return [p for p in workers if p.ready and not p.idle][:1]
+    return sized[:1]
+
+
+def _launch(state: PolicyState, act: Act, sample: Sample, now: float, config: Config) -> PolicyState:
+    settle = config.guard.settle
+    factor = config.timeout_factor
+    if act.rung is Rung.TRIM:
+        settle_until: float | None = now + settle.trim_s * factor
+        overdue_s = settle.trim_s
+    else:
+        settle_until = None
+        overdue_s = (
+            act.deadline_s
+            + {
+                Rung.UNLOAD: settle.unload_s,
+                Rung.RECYCLE_WEB: config.deadlines.start_s,
+                Rung.DRAIN: settle.drain_s,
+                Rung.KILL: settle.kill_s,
+            }[act.rung]
+        )
+    flying = InFlight(
+        act, sample.free_bytes(act.resource), _bytes_of_pids(sample, act), now, settle_until,
+        now + overdue_s * factor,
+    )  # fmt: skip
+    return replace(state, in_flight=flying, tried=state.tried | {act.rung}, rest_until=None)
+
+
+def _bytes_of_pids(sample: Sample, act: Act) -> int | None:
+    """What the targets hold, 0 for those that are gone; None when one that is there is unknown."""
+    sizes = [p.bytes_of(act.resource) for p in sample.own if p.pid in act.pids]
+    return None if any(size is None for size in sizes) else sum(size or 0 for size in sizes)
+
+
+def _settle_s(rung: Rung, config: Config) -> float:
+    settle = config.guard.settle
+    seconds = {Rung.UNLOAD: settle.unload_s, Rung.KILL: settle.kill_s, Rung.TRIM: settle.trim_s}
+    return seconds.get(rung, settle.drain_s) * config.timeout_factor
+
+
+def _judge(state: PolicyState, sample: Sample, now: float, config: Config, out: list[Output]) -> PolicyState:
+    flying = state.in_flight
+    if flying is None:
+        return state
+    gone = not {p.pid for p in sample.own} & set(flying.act.pids)
+    if flying.settle_until is None and gone:
+        flying = replace(flying, settle_until=now + _settle_s(flying.act.rung, config))
+        return replace(state, in_flight=flying)
+    over = now >= (flying.settle_until if flying.settle_until is not None else flying.overdue_at)
+    if not over:
+        return state
+    after = _bytes_of_pids(sample, flying.act)
+    before = flying.before_own
+    freed = None if before is None or after is None else before - after
+    helped = freed is not None and before is not None and freed >= config.guard.trim_min_gain * max(1, before)
+    out.append(Judged(flying.act, helped, freed))
+    # KILL may be used again: the largest now is another one.
+    return replace(state, in_flight=None, tried=state.tried - {Rung.KILL})

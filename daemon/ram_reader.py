@@ -1,0 +1,163 @@
+"""Reads RAM: MemAvailable plus reclaimable ZFS ARC, bounded by cgroup limits; PSI; other programs' sizes.
+
+All paths start at `root`, so that tests give a folder of their own. An unreadable value is None.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from daemon.sample import RamReading
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+LOOK_FOR_LIMITS_EVERY = 60
+"""Readings between two looks for cgroup limits, which rarely change."""
+
+
+def parse_table(text: str) -> dict[str, int]:
+    """`Name: 123 kB` lines to bytes."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        fields = rest.split()
+        if fields and fields[0].isdigit():
+            found[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
+    return found
+
+
+def available_bytes(memory: dict[str, int]) -> tuple[int, str] | None:
+    """Available bytes from /proc/meminfo and where the number came from; None when it cannot be told.
+
+    Inside some containers MemAvailable is a copy of MemFree (lxcfs 175), so that a warm page cache looks like a
+    full machine. The kernel counts at least half of the file cache as available; where less than a quarter is,
+    the reclaimable cache is added here.
+    """
+    free = memory.get("MemFree")
+    given = memory.get("MemAvailable")
+    if free is None:
+        return (given, "meminfo") if given is not None else None
+    cache = max(0, memory.get("Cached", 0) - memory.get("Shmem", 0)) + memory.get("Buffers", 0)
+    if given is None or given < free + cache // 4 - memory.get("MemTotal", 0) // 50:
+        return free + cache // 2 + memory.get("SReclaimable", 0) // 2, "meminfo+cache"
+    return given, "meminfo"
+
+
+def reclaimable_arc_bytes(text: str) -> int:
+    """What ZFS can give back: size - c_min, from /proc/spl/kstat/zfs/arcstats."""
+    values = {f[0]: int(f[2]) for line in text.splitlines() if len(f := line.split()) == 3 and f[2].isdigit()}
+    return max(0, values.get("size", 0) - values.get("c_min", values.get("size", 0)))
+
+
+class RamReader:
+    """`read()` gives one RamReading, or None when /proc/meminfo cannot be read."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._limits: list[tuple[Path, bool]] = []
+        self._reads = 0
+
+    def _text(self, path: str | Path) -> str | None:
+        try:
+            return (self._root / path).read_text("ascii", "replace")
+        except OSError:
+            return None
+
+    def read(self) -> RamReading | None:
+        """One look, well below a millisecond."""
+        text = self._text("proc/meminfo")
+        memory = parse_table(text) if text else {}
+        total, found = memory.get("MemTotal"), available_bytes(memory)
+        if total is None or found is None:
+            return None
+        available, source = found
+        if arc := self._text("proc/spl/kstat/zfs/arcstats"):
+            available, source = min(total, available + reclaimable_arc_bytes(arc)), source + "+arc"
+        if self._reads % LOOK_FOR_LIMITS_EVERY == 0:
+            self._limits = list(self._find_limits(total))
+        self._reads += 1
+        for folder, unified in self._limits:
+            if (bounded := self._in_cgroup(folder, unified)) is not None:
+                limit, left = bounded
+                if limit < total:
+                    total = limit
+                if left < available:
+                    available, source = left, "cgroup"
+        swap_total = memory.get("SwapTotal", 0)
+        return RamReading(
+            available_bytes=available,
+            total_bytes=total,
+            swap_used_bytes=swap_total - memory.get("SwapFree", swap_total),
+            swap_total_bytes=swap_total,
+            stall_ratio=self._stall(),
+            source=source,
+        )
+
+    def _stall(self) -> float | None:
+        text = self._text("proc/pressure/memory")
+        for line in (text or "").splitlines():
+            if line.startswith("full avg10="):
+                try:
+                    return float(line.split()[1].partition("=")[2]) / 100
+                except (ValueError, IndexError):
+                    return None
+        return None
+
+    def _find_limits(self, total: int) -> Iterable[tuple[Path, bool]]:
+        """Folders of our cgroup and those above it that have a limit below the machine's memory."""
+        for line in (self._text("proc/self/cgroup") or "").splitlines():
+            parts = line.split(":", 2)
+            if len(parts) != 3:
+                continue
+            unified = parts[0] == "0" and parts[1] == ""
+            if not unified and "memory" not in parts[1].split(","):
+                continue
+            base = self._root / "sys/fs/cgroup" / ("" if unified else "memory")
+            folder = base / parts[2].lstrip("/")
+            while folder == base or base in folder.parents:
+                limit = self._number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
+                if limit is not None and limit < total:
+                    yield folder, unified
+                if folder == base:
+                    break
+                folder = folder.parent
+
+    def _number(self, path: Path) -> int | None:
+        text = self._text(path)
+        return int(text) if text and text.strip().isdigit() else None
+
+    def _in_cgroup(self, folder: Path, unified: bool) -> tuple[int, int] | None:
+        """Limit and what is left below it. File cache counts as free: after a big file was read, `current` sits
+        at the limit, and naive readers kill for it. One sample may show more cache than use."""
+        limit = self._number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
+        current = self._number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
+        if limit is None or current is None:
+            return None
+        prefix = "" if unified else "total_"
+        cache = 0
+        for line in (self._text(folder / "memory.stat") or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name in (prefix + "inactive_file", prefix + "active_file", prefix + "slab_reclaimable"):
+                cache += int(value) if value.strip().isdigit() else 0
+        return limit, max(0, min(limit, limit - max(0, current - cache)))
+
+    def name_of(self, pid: int) -> str:
+        """The program's name, "?" when it is gone."""
+        return (self._text(f"proc/{pid}/comm") or "?").strip()
+
+    def largest_others(self, ours: frozenset[int], limit: int = 3) -> list[tuple[str, int]]:
+        """Names and anonymous sizes of the largest programs that are not ours, processes of a name together."""
+        sizes: dict[str, int] = {}
+        try:
+            folders = [folder for folder in (self._root / "proc").iterdir() if folder.name.isdigit()]
+        except OSError:
+            return []
+        for folder in folders:
+            if int(folder.name) in ours:
+                continue
+            fields, name = self._text(folder / "statm"), self._text(folder / "comm")
+            if fields and name and len(numbers := fields.split()) > 2:
+                size = max(0, int(numbers[1]) - int(numbers[2])) * PAGE_BYTES
+                sizes[name.strip()] = sizes.get(name.strip(), 0) + size
+        return sorted(((n, s) for n, s in sizes.items() if s > 0), key=lambda item: -item[1])[:limit]

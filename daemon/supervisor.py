@@ -1,0 +1,397 @@
+"""The supervisor: assembles its parts, turns the loop, ends in order. `python -m daemon.supervisor`, by `cosyd run`.
+
+One thread owns all state (`daemon.loop`); the writer thread and the scheduler's only take and post. How it comes
+up is in `daemon.startup`. Imports neither torch, gradio, numpy, pandas, click nor rich: 40 MB is its budget.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from daemon import admission, lifecycle
+from daemon.children import Children
+from daemon.configuration import Options, load, read_settings, with_ports, write_effective
+from daemon.connection import Answer
+from daemon.control_server import ControlServer
+from daemon.gpu_reader import GpuReader, has_card
+from daemon.guard import Guard, web_fits
+from daemon.housekeeping import Housekeeping
+from daemon.lifecycle import State
+from daemon.loop import Loop
+from daemon.methods import Methods, load_recent
+from daemon.notifier import Notifier
+from daemon.policy import Level
+from daemon.ram_reader import RamReader
+from daemon.recorder import Recorder, event_object
+from daemon.schedule import Schedule
+from daemon.spawn import Surroundings
+from daemon.startup import Doors, announce
+from daemon.status import View, fingerprint, state_object, status_line
+from daemon.workers import Workers
+from daemon.writer import Writer
+from pipeline import queue
+from pipeline.child import lease_owner
+from pipeline.clock import Clock, utc_text
+from pipeline.codes import EX_SOFTWARE, CosydError
+from pipeline.events import Event, Sample
+from pipeline.paths import StatePaths
+from pipeline.profile import Config
+from pipeline.store.db import connect, storage_error
+
+log = logging.getLogger("cosyd")
+PUSH_EVERY_S = 0.5
+LATE_EVERY_S = 600.0
+CLOCK_JUMP_S = 60.0
+WEB_NEED_BYTES = 150 * 1024**2
+FLUSH_S = 5.0
+
+
+class Supervisor:
+    """Everything that lives as long as the process. `run` returns the exit status."""
+
+    def __init__(
+        self,
+        options: Options,
+        config: Config,
+        paths: StatePaths,
+        doors: Doors,
+        instance: str,
+        clock: Clock,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        web_module: tuple[str, ...] = ("ui",),
+        worker_module: tuple[str, ...] = ("pipeline.worker",),
+    ) -> None:
+        self.options, self.config, self.paths, self.doors = options, config, paths, doors
+        self._instance, self._clock, self._environ = instance, clock, environ
+        self.loop = Loop(clock)
+        self.notifier = Notifier(environ)
+        self.writer = Writer(paths.database, self.loop.post)
+        self.recorder = Recorder(self.writer, clock)
+        surroundings = Surroundings(instance, paths.root, paths.effective_config, config.gpu, environ)
+        self.children = Children(
+            self.loop, clock, config, surroundings, doors.sockets, self.recorder, self.writer,
+            self._page_methods, self._changed, web_module, worker_module,
+        )  # fmt: skip
+        gpu = None
+        if config.gpu != "none" and has_card():
+            uuid = config.gpu if config.gpu != "auto" else ""
+            gpu = GpuReader(self.loop, uuid, surroundings.child_environment(), self._gpu_changed)
+        self._gpu = gpu
+        self.guard = Guard(self.loop, config, self.children, self.recorder, RamReader(), gpu)
+        self.workers = Workers(
+            self.loop, clock, config, self.children, self.writer, self.recorder,
+            lambda engine, need: admission.admit(
+                need, self.guard.sample, self.guard.state, self.config, self.guard.foreign()
+            ),
+        )  # fmt: skip
+        self.housekeeping = Housekeeping(
+            self.loop, clock, config, paths, surroundings, self.recorder,
+            memory_low=lambda: self.guard.state.level is not Level.OK, speaking=self._speaking,
+        )  # fmt: skip
+        self.methods = Methods(
+            lambda: self.config, clock, self.children, self.workers, self.guard, self.recorder, self.writer,
+            self.status, self.reload,
+        )  # fmt: skip
+        self.control = ControlServer(self.loop, paths.control_socket, self.methods)
+        self.schedule = Schedule(config, lambda name: self.loop.post(lambda: self._due(name)))
+        self.recorder.on_event = self._publish_event
+        self._reader: sqlite3.Connection | None = None
+        self._started_at = clock.wall()
+        self._offset = clock.wall() - clock.monotonic()
+        self._sampled_at = float("-inf")
+        self._pushed_at = float("-inf")
+        self._push_waiting = False
+        self._pushed: Any = None
+        self._was_ready = False
+        self._late_at = clock.monotonic()
+        self._status = 0
+        self._stop_asked = 0
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Until a signal; the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.loop.on_signal(number, self.stop)
+        self.loop.on_signal(signal.SIGHUP, self._hangup)
+        try:
+            with closing(connect(self.paths.database, "read", busy_s=5.0)) as conn:
+                load_recent(self.recorder, conn)
+        except (CosydError, sqlite3.Error) as error:
+            log.warning("earlier events cannot be read: %s", error)
+        self.writer.start()
+        self.recorder.event("started", None, {"profile": self.config.profile, "instance": self._instance})
+        # Nobody of an earlier run is alive (the lock, the leftovers): what it held goes back at once.
+        self.writer.do("return", lambda conn: queue.requeue_running(conn, self._clock.wall()), self._returned)
+        self.schedule.start()
+        self._tick()
+        self.loop.run()
+        return self._end()
+
+    def _returned(self, found: list[queue.Requeued]) -> None:
+        for job in found:
+            if not job.failed:
+                self.recorder.event("job_requeued", None, {"job": job.job_id, "engine": job.engine})
+
+    def stop(self) -> None:
+        """Asked to end: in order, or at once when asked again."""
+        self._stop_asked += 1
+        if self._stop_asked > 1:
+            self.children.kill_all()
+        else:
+            self.notifier.stopping()
+            self.housekeeping.stop()
+            grace_s = self.config.deadlines.stop_grace_s * self.config.timeout_factor
+            self.children.stop_all(grace_s)
+            self._changed()
+        self._look_for_end()
+
+    def _hangup(self) -> None:
+        """SIGHUP reloads under systemd; with a terminal it means that the terminal is gone."""
+        if self.notifier.active:
+            self.reload(lambda value: None)
+        else:
+            self.stop()
+
+    def _look_for_end(self) -> None:
+        if self._stop_asked and not self.children.alive():
+            self.loop.stop()
+
+    def _end(self) -> int:
+        self.schedule.close()
+        self.control.close()
+        if self._gpu is not None:
+            self._gpu.close()
+        self.recorder.event("stopped", None, {"status": self._status})
+        if not self.writer.stop(FLUSH_S):
+            log.error("the last events could not be written")
+        if self._reader is not None:
+            self._reader.close()
+        for sock in self.doors.sockets.values():
+            sock.close()
+        self.loop.close()
+        return self._status
+
+    # -- the tick ----------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        failures = self.loop.failures
+        try:
+            self._round()
+        finally:
+            self.loop.later(self.guard.cadence_s, self._tick)
+        if self.loop.failures == failures:
+            self.notifier.round_done()
+
+    def _round(self) -> None:
+        now = self.loop.now()
+        self._look_at_clock()
+        self.guard.tick()
+        self.children.tick()
+        self._keep_web()
+        self.workers.look(self._read_queue())
+        self.housekeeping.tick()
+        if now - self._sampled_at >= self.config.guard.sample_every_s:
+            self._sampled_at = now
+            self._write_sample()
+        if now - self._late_at >= LATE_EVERY_S and self._reader is not None:
+            self._late_at = now
+            self.housekeeping.look_for_late(self._reader)
+        self._changed()
+
+    def _look_at_clock(self) -> None:
+        offset = self._clock.wall() - self._clock.monotonic()
+        jump, self._offset = offset - self._offset, offset
+        if abs(jump) > CLOCK_JUMP_S:
+            self.recorder.event("clock_jumped", None, {"jump_s": round(jump, 1)})
+            if jump > 0:
+                # After a suspend a CUDA context is dead while its process looks well: once anew.
+                for engine, slot in list(self.children.workers.items()):
+                    if slot.child.beat.vram_bytes:
+                        self.workers.restart(engine)
+
+    def _keep_web(self) -> None:
+        web = self.children.web
+        if self.children.stopping:
+            return
+        if web.child.state in (State.ABSENT, State.WAITING_MEMORY):
+            if web_fits(self.guard.sample, self.config, web.child.ready_rss_bytes or WEB_NEED_BYTES):
+                self.children.start(web)
+            else:
+                params = {"engine": "web", "short_bytes": WEB_NEED_BYTES, "resource": "ram"}
+                step = lifecycle.wait_memory(web.child, "waiting_memory", params, self.loop.now())
+                self.children.apply(web, step)
+        elif web.child.state is State.FAILED and not self._was_ready:
+            # Never came up: whoever started us should know, with the code's own exit status.
+            code = web.child.code or "internal"
+            log.error("the page does not start: %s %s", code, dict(web.child.params))
+            self._status = CosydError(code).info.exit_status if code != "engine_failed" else EX_SOFTWARE
+            self.stop()
+
+    def _read_queue(self) -> Mapping[str, queue.EngineQueue] | None:
+        try:
+            if self._reader is None:
+                self._reader = connect(self.paths.database, "read")
+            return queue.queue_stats(self._reader, self._clock.wall())
+        except (CosydError, sqlite3.Error) as error:
+            known = error if isinstance(error, CosydError) else storage_error(error)
+            if known is None or known.code != "storage_busy":
+                log.warning("the queue cannot be read: %s", error)
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = None
+            return None
+
+    def _write_sample(self) -> None:
+        look = self.guard.sample
+        workers = [p.rss_bytes for p in look.own if not p.is_web]
+        web = [p.rss_bytes for p in look.own if p.is_web]
+        vram = look.vram
+        self.writer.sample(
+            Sample(
+                at=self._clock.wall(),
+                ram_available_bytes=look.free_bytes("ram"),
+                swap_used_bytes=look.ram.swap_used_bytes if look.ram else None,
+                worker_rss_bytes=None if None in workers else sum(size or 0 for size in workers),
+                web_rss_bytes=web[0] if web else None,
+                vram_used_bytes=look.used_bytes("vram"),
+                gpu_util_ratio=vram.utilisation_ratio if vram else None,
+                gpu_temp_c=vram.temperature_c if vram else None,
+                power_w=vram.power_w if vram else None,
+            )
+        )
+
+    def _speaking(self) -> bool:
+        stats = self.workers.stats
+        return stats is not None and any(found.running for found in stats.values())
+
+    # -- the schedule ------------------------------------------------------------------------------
+
+    def _due(self, name: str) -> None:
+        if self._stop_asked:
+            return
+        if name != "expire":
+            self.housekeeping.due(name)
+            return
+        alive = tuple(
+            lease_owner(self._instance, slot.process.pid)
+            for slot in self.children.alive()
+            if slot.process is not None
+        )
+        config = self.config
+
+        def expire(conn: sqlite3.Connection) -> list[queue.Requeued]:
+            now = self._clock.wall()
+            queue.end_overdue(conn, now, config)
+            return queue.expire_leases(conn, now, alive)
+
+        self.writer.do("expire", expire, self._returned)
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def _view(self) -> View:
+        return View(
+            pid=os.getpid(),
+            started_at=utc_text(self._started_at),
+            sample=self.guard.sample,
+            state=self.guard.state,
+            gpu_state=self._gpu.state if self._gpu is not None else "none",
+            web=self.children.web.child,
+            workers={name: slot.child for name, slot in self.children.workers.items()},
+            stats=self.workers.stats,
+            reasons=self.workers.reasons,
+            others=self.guard.others,
+            profile=self.config.profile,
+            web_url=self.doors.url,
+            stopping=bool(self._stop_asked),
+        )
+
+    def status(self) -> dict[str, Any]:
+        """What `status` answers."""
+        return state_object(self._view())
+
+    def _changed(self) -> None:
+        """Something may have changed: tell the page and subscribers, twice a second at most."""
+        if self._stop_asked:
+            self._look_for_end()
+        web = self.children.web
+        if not self._was_ready and web.child.state is State.READY:
+            self._was_ready = True
+            self.recorder.event("ready", None, {"url": self.doors.url})
+            self.notifier.ready(status_line(self._view()))
+            announce(self.doors, self.options, self.writer, self._clock, self._environ)
+        wait_s = self._pushed_at + PUSH_EVERY_S - self.loop.now()
+        if wait_s > 0:
+            if not self._push_waiting:
+                self._push_waiting = True
+                self.loop.later(wait_s, self._push)
+            return
+        self._push()
+
+    def _push(self) -> None:
+        self._push_waiting = False
+        view = self._view()
+        state = state_object(view)
+        mark = (fingerprint(state), self.children.web.process and self.children.web.process.pid)
+        self.notifier.status(status_line(view))
+        if mark == self._pushed:
+            return
+        self._pushed, self._pushed_at = mark, self.loop.now()
+        for slot in (self.children.web, self.children.successor):
+            if slot is not None and slot.link is not None:
+                slot.link.notify("state", state)
+        self.control.publish("state", "state", state)
+
+    def _publish_event(self, event: Event) -> None:
+        if self.control.subscribers:
+            self.control.publish("events", "event", event_object(event))
+
+    def _gpu_changed(self, old: str, new: str) -> None:
+        self.recorder.event("gpu_state_changed", None, {"state": new, "old": old}, resource="vram")
+
+    def _page_methods(self, method: str, params: dict[str, Any], reply: Answer) -> bool:
+        return self.methods(method, params, reply)
+
+    # -- reload ------------------------------------------------------------------------------------
+
+    def reload(self, reply: Answer) -> None:
+        """Read all layers anew. What needs other sockets or other profiles takes effect with the next start."""
+        self.notifier.reloading()
+        try:
+            with closing(connect(self.paths.database, "read")) as conn:
+                settings = read_settings(conn)
+            fresh = load(self.options, self._environ, settings).config
+            bound = self.config
+            fresh = with_ports(fresh, bound.web.host, bound.web.port, bound.wyoming.port)
+            # A new authentication rule on an open socket would be a hole until the restart.
+            fresh = replace(fresh, web=replace(fresh.web, auth=bound.web.auth), gpu=bound.gpu)
+            write_effective(self.paths, fresh)
+        except (CosydError, sqlite3.Error, OSError) as error:
+            found = (
+                error if isinstance(error, CosydError) else CosydError("internal", detail=str(error)[:200])
+            )
+            log.error("the configuration was not read again: %s", found)
+            self.notifier.ready(status_line(self._view()))
+            reply(found)
+            return
+        self.config = self.children.config = self.guard.config = fresh
+        self.workers.config = self.housekeeping.config = fresh
+        self.recorder.event("config_reloaded", None, {})
+        self.notifier.ready(status_line(self._view()))
+        reply({})
+
+
+if __name__ == "__main__":
+    import sys
+
+    from daemon.startup import main
+
+    sys.exit(main())
