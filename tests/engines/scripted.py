@@ -39,7 +39,7 @@ LEVEL = 0.01
 
 
 def heard_numbers(samples: np.ndarray) -> list[int]:
-    """The numbers spoken in float samples, in order. Stretches under 0.1 s (fades) and silence do not count."""
+    """The numbers spoken in float samples. Stretches below 0.1 s (fades) and silence are left out."""
     levels = np.rint(samples / LEVEL).astype(int)
     edges = np.flatnonzero(np.diff(levels)) + 1
     starts, ends = [0, *edges.tolist()], [*edges.tolist(), len(levels)]
