@@ -1,0 +1,177 @@
+"""One ASGI application: our routes first, Gradio last at "/", the doors around everything."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import shutil
+from collections.abc import AsyncIterator
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pipeline.codes import CosydError
+from pipeline.messages import Language
+from ui.api.door import door_routes
+from ui.api.house import house_routes
+from ui.api.native import guarded, native_routes
+from ui.api.openai import openai_routes
+from ui.auth import LANGUAGE_COOKIE
+from ui.doors import Doors
+from ui.errors import error_response
+from ui.jobs import Desk
+from ui.language import chosen_language, language_of
+from ui.paths import TidyPaths
+from ui.renditions import Renditions
+from ui.services import Services
+
+log = logging.getLogger("cosyd.web")
+LANGUAGES: tuple[Language, ...] = ("zh", "en")
+_ASSETS = {"page.js": "text/javascript; charset=utf-8", "page.css": "text/css; charset=utf-8"}
+
+
+class Languages:
+    """Sends a request to the Gradio app of the visitor's language, and keeps `?lang=` in a cookie."""
+
+    def __init__(self, apps: dict[Language, ASGIApp]) -> None:
+        self._apps = apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope.get("headers", ())}
+        query = scope.get("query_string", b"").decode("latin-1")
+        language = language_of(query, headers)
+        chosen = chosen_language(query)
+
+        async def remember(message: Any) -> None:
+            if message["type"] == "http.response.start" and chosen:
+                cookie = f"{LANGUAGE_COOKIE}={chosen}; Path=/; Max-Age=31536000; SameSite=Lax"
+                message = {**message, "headers": [*message["headers"], (b"set-cookie", cookie.encode())]}
+            await send(message)
+
+        await self._apps[language](scope, receive, remember)
+
+
+def asset_routes() -> tuple[list[Route], str]:
+    """The page's script and style from the package, and a version that changes with them."""
+    found = {name: resources.files("ui.pages").joinpath(name).read_bytes() for name in _ASSETS}
+    version = hashlib.sha256(b"".join(found[name] for name in sorted(found))).hexdigest()[:12]
+
+    async def asset(request: Request) -> Response:
+        name = str(request.path_params["name"])
+        if name not in found:
+            raise CosydError("not_found")
+        return Response(
+            found[name], media_type=_ASSETS[name], headers={"Cache-Control": "public, max-age=604800"}
+        )
+
+    return [Route("/assets/cosyd/{name}", guarded(asset), methods=["GET"])], version
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    request = Request(scope, receive)
+    language = language_of(request.url.query, request.headers)
+    await error_response(CosydError("not_found"), language)(scope, receive, send)
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    language = language_of(request.url.query, request.headers)
+    answer = error_response(CosydError("not_found"), language)
+    answer.status_code = 405
+    return answer
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    # The traceback is for the journal (Starlette raises on after this); the visitor gets a sentence.
+    return error_response(CosydError("internal"), language_of(request.url.query, request.headers))
+
+
+class Web:
+    """The application and what it holds, from the first request to the drain."""
+
+    def __init__(self, services: Services, *, authenticate: bool) -> None:
+        self.services = services
+        self.desk = Desk(services)
+        self.renditions = Renditions(services)
+        self._gradio: list[Any] = []
+        self._lifespans: list[Any] = []
+        assets, version = asset_routes()
+        routes: list[Any] = [
+            *assets,
+            *house_routes(services),
+            *openai_routes(services, self.desk),
+            *native_routes(services, self.desk, self.renditions),
+            *door_routes(services),
+            Mount("/v1", app=_nowhere),
+            Mount("/api", app=_nowhere),
+            Mount("/", app=Languages(self._pages(version))),
+        ]
+        inner = FastAPI(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers={405: _wrong_method, Exception: _broken},
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=None,
+        )
+        self.app: ASGIApp = Doors(
+            TidyPaths(inner),
+            hosts=services.config.web.hosts,
+            authenticate=services.may_enter if authenticate else None,
+        )
+
+    def _pages(self, version: str) -> dict[Language, ASGIApp]:
+        import gradio as gr
+
+        from ui.pages.blocks import build_page, head, theme
+        from ui.pages.html import PageFilter
+        from ui.pages.speak import speak_function
+
+        apps: dict[Language, ASGIApp] = {}
+        speak = speak_function(self.services, self.desk, self.renditions)
+        for language in LANGUAGES:
+            shell = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+            gr.mount_gradio_app(
+                shell,
+                build_page(language, self.services, speak),
+                path="/",
+                app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
+                footer_links=[],
+                run_history=False,
+                show_error=False,
+                max_file_size=self.services.config.limits.upload_bytes,
+                ssr_mode=False,
+                enable_monitoring=False,
+                pwa=False,
+                mcp_server=False,
+                root_path=self.services.config.web.root_path or None,
+                theme=theme(),
+                head=head(language, self.services, version),
+            )
+            self._lifespans.append(shell.router.lifespan_context(shell))
+            self._gradio += [route.app for route in shell.routes if isinstance(route, Mount)]
+            apps[language] = PageFilter(shell, language)
+        return apps
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self.renditions.clear()
+        async with contextlib.AsyncExitStack() as stack:
+            for lifespan in self._lifespans:
+                await stack.enter_async_context(lifespan)
+            yield
+        for task in list(self.services.tasks):
+            task.cancel()
+        self.renditions.clear()
+        shutil.rmtree(self.services.paths.tmp / "gradio", ignore_errors=True)
+
+    def end_streams(self) -> None:
+        """A drain began: streams without an end (progress, Gradio's heartbeats) let go; sound goes on."""
+        self.services.draining = True
+        for app in self._gradio:
+            app.stop_event.set()

@@ -1,0 +1,166 @@
+"""From a checked request to a job and its sound: accept, progress, follow, cancel. Used by every API and the page.
+
+The one place of the web that knows the queue. Nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline import queue
+from pipeline.audio.follow import JobFollower, JobProgress
+from pipeline.codes import CODES, CosydError
+from pipeline.jobs import JobRequest, choose_lane, parse_request
+from pipeline.voices.catalogue import find_voice
+from ui.services import Services
+from ui.views import params_of
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A job that is in the database. `created_at` leads to its files."""
+
+    id: str
+    created_at: str
+    engine: str
+    voice: str
+
+
+class Desk:
+    """Takes jobs in and follows them. One per web process."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._listeners: Counter[str] = Counter()
+
+    def check(self, fields: Mapping[str, Any], *, max_chars: int) -> JobRequest:
+        """Validate loose fields, the voice included (OpenAI's names become the default voice).
+
+        Raises CosydError; nothing is written.
+        """
+        fields = dict(fields)
+        wanted = fields.get("voice", "")
+        if not isinstance(wanted, str):
+            raise CosydError("bad_value", field="voice", reason="not_text")
+        voices = self._services.voices
+        if fields.get("text") not in (None, ""):  # an empty text is the first thing to say
+            fields["voice"] = find_voice(wanted, voices, self._services.config.web.default_voice).id
+        else:
+            raise CosydError("empty_text")
+        request = parse_request(fields, max_chars=max_chars)
+        if request.mode != "builtin":
+            raise CosydError("unsupported_mode", mode=request.mode)
+        return request
+
+    async def accept(self, request: JobRequest, *, patience_s: float) -> Accepted:
+        """Put a checked request into the queue. Committed when this returns.
+
+        Raises CosydError: `queue_full(retry_after)`, `storage_full`, `storage_busy`, `shutting_down`.
+        """
+        services = self._services
+        config = services.config
+        voice = find_voice(request.voice, services.voices, config.web.default_voice)
+        lane = choose_lane(
+            request, interactive_chars=config.limits.interactive_chars, text_chars=config.limits.text_chars
+        )
+
+        def insert(conn: sqlite3.Connection) -> Accepted:
+            job_id = queue.submit(
+                conn,
+                request,
+                engine=voice.engine,
+                lane=lane,
+                now=services.clock.wall(),
+                config=config,
+                patience_s=patience_s,
+            )
+            row = conn.execute("SELECT created_at FROM jobs WHERE id = ?", (job_id,)).fetchone()
+            return Accepted(job_id, row[0], voice.engine, voice.id)
+
+        accepted = await services.write(insert)
+        services.tell("job_queued", engine=voice.engine)
+        return accepted
+
+    # -- listening ----------------------------------------------------------------------------------
+
+    def follower(self, job_id: str, created_at: str) -> JobFollower:
+        """A reader of the job's sound. Drive it with `pcm`, in which it is closed."""
+        paths = self._services.paths
+        return JobFollower(
+            paths.job_dir(created_at, job_id),
+            paths.final_audio(created_at, job_id),
+            lambda: self._services.read_now(job_progress, job_id),
+        )
+
+    async def pcm(self, job_id: str, created_at: str) -> AsyncGenerator[bytes, None]:
+        """s16le pieces as they are made, until the job is over. Raises the job's CosydError after them.
+
+        No thread waits for a client: each look at the files is a short step in a pool.
+        """
+        services = self._services
+        self._listeners[job_id] += 1
+        follower = self.follower(job_id, created_at)
+        try:
+            while True:
+                if data := await services.in_audio_thread(follower.read):
+                    yield data
+                elif follower.error is not None:
+                    raise follower.error
+                elif follower.finished:
+                    return
+                else:
+                    await asyncio.sleep(follower.delay_s)
+        finally:
+            follower.close()
+            self._listeners[job_id] -= 1
+            if self._listeners[job_id] <= 0:
+                del self._listeners[job_id]
+
+    # -- ending -------------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str) -> bool:
+        """Ask for the end of a job. False when it was over or never was."""
+        asked = bool(await self._services.write(queue.request_cancel, job_id, self._services.clock.wall()))
+        if asked:
+            self._services.tell("cancel", job=job_id)
+        return asked
+
+    def abandoned(self, job_id: str) -> None:
+        """The client of a job went away: cancel after `patience.disconnect_s` if nobody else reads by then."""
+        self._services.later(self._cancel_if_alone(job_id))
+
+    async def _cancel_if_alone(self, job_id: str) -> None:
+        end = time.monotonic() + self._services.config.patience.disconnect_s
+        # In short steps, so that a drain does not leave the job to nobody.
+        while (left := end - time.monotonic()) > 0 and not self._services.draining:
+            await asyncio.sleep(min(0.25, left))
+        if not self._listeners[job_id]:
+            try:
+                await self.cancel(job_id)
+            except CosydError:
+                pass  # the job's own deadline ends it
+
+
+def _error_of(code: str | None, params: str | None) -> CosydError | None:
+    if not code:
+        return None
+    found = {k: v for k, v in params_of(params).items() if k != "retry_after_s"}
+    return CosydError(code if code in CODES else "internal", **found)
+
+
+def job_progress(conn: sqlite3.Connection, job_id: str) -> JobProgress:
+    """What a follower asks the database."""
+    row = conn.execute(
+        "SELECT state, error_code, error, (SELECT count(*) FROM segments WHERE job_id = jobs.id) AS total"
+        " FROM jobs WHERE id = ?",
+        (job_id,),
+    ).fetchone()
+    if row is None:
+        return JobProgress("failed", None, CosydError("not_found"))
+    return JobProgress(row["state"], row["total"] or None, _error_of(row["error_code"], row["error"]))

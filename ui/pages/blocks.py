@@ -1,0 +1,248 @@
+"""The page as Gradio Blocks, one for each language: inputs are Gradio's, the rest is `page.js` on our own API.
+
+Clicks run in the browser (`js=`), not on Gradio's queue: the only queue is the database, and a page that talks to
+stateless routes goes on when the web process is exchanged under it. The one server function is `speak`, for
+gradio_client. `pages.speak` has it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from pipeline.jobs import SPEED_MAX, SPEED_MIN
+from pipeline.messages import Language, catalogue, render
+from ui.services import Services
+
+CACHE_EVERY_S, CACHE_KEPT_S = 60, 600
+"""Files that Gradio keeps for API callers (`speak`) are looked at each minute and go after ten."""
+
+FONT = [
+    "system-ui",
+    "-apple-system",
+    "Segoe UI",
+    "PingFang SC",
+    "Hiragino Sans GB",
+    "Microsoft YaHei",
+    "Noto Sans CJK SC",
+    "sans-serif",
+]
+FONT_MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
+_SHARED_SECTIONS = ("page.", "state.", "wait.", "error.")
+
+
+def theme() -> gr.themes.Base:
+    """Gradio's plain theme with system fonts only: a font given as text is never fetched from anywhere."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.teal,
+        neutral_hue=gr.themes.colors.stone,
+        radius_size=gr.themes.sizes.radius_lg,
+        font=FONT,
+        font_mono=FONT_MONO,
+    ).set(
+        body_background_fill="#f7f6f3",
+        body_background_fill_dark="#15171a",
+        block_background_fill="#ffffff",
+        block_background_fill_dark="#1d2024",
+        block_border_width="0px",
+        block_shadow="none",
+        block_shadow_dark="none",
+        block_label_background_fill="transparent",
+        block_label_background_fill_dark="transparent",
+        input_background_fill="#fbfaf8",
+        input_background_fill_dark="#24282d",
+        input_border_color="#e2dfd7",
+        input_border_color_dark="#363b42",
+        border_color_primary="#e2dfd7",
+        border_color_primary_dark="#363b42",
+        button_primary_background_fill="#0f766e",
+        button_primary_background_fill_hover="#0d655e",
+        button_primary_background_fill_dark="#14b8a6",
+        button_primary_background_fill_hover_dark="#2dd4bf",
+        button_primary_text_color="#ffffff",
+        button_primary_text_color_dark="#06201d",
+        slider_color="#0f766e",
+        slider_color_dark="#2dd4bf",
+    )
+
+
+def head(language: Language, services: Services, version: str) -> str:
+    """What the page script needs to know, and the script and style themselves, all from this host."""
+    texts = {k: v for k, v in catalogue(language).items() if k.startswith(_SHARED_SECTIONS)}
+    config = {
+        "language": language,
+        "texts": texts,
+        "limit": services.config.limits.text_chars,
+        "defaultVoice": services.config.web.default_voice,
+    }
+    # "<" would end the script element early if a text had it.
+    data = json.dumps(config, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        f"<script>window.COSYD={data}</script>"
+        f'<link rel="stylesheet" href="assets/cosyd/page.css?v={version}">'
+        f'<script defer src="assets/cosyd/page.js?v={version}"></script>'
+    )
+
+
+def build_page(language: Language, services: Services, speak: Callable[..., Awaitable[Any]]) -> gr.Blocks:
+    """The Blocks of one language. `speak` becomes the named endpoint `/speak`."""
+
+    def text(key: str, **params: Any) -> str:
+        return render(f"page.{key}", language, params)
+
+    def mark(key: str) -> str:
+        return escape(text(key))
+
+    voices = [(f"{voice.name} · {_languages(voice.languages)}", voice.id) for voice in services.voices]
+    ids = [voice.id for voice in services.voices]
+    default = services.config.web.default_voice if services.config.web.default_voice in ids else ids[0]
+    other = "en" if language == "zh" else "zh"
+    with gr.Blocks(
+        title=text("title"),
+        analytics_enabled=False,
+        delete_cache=(CACHE_EVERY_S, CACHE_KEPT_S),
+        fill_width=True,
+    ) as page:
+        gr.HTML(
+            f'<header class="cosyd-head"><div class="cosyd-brand"><span class="cosyd-logo" aria-hidden="true">'
+            f"<i></i><i></i><i></i><i></i></span><span><b>cosyd</b><small>{mark('tagline')}</small></span></div>"
+            f'<div class="cosyd-strip" id="cosyd-strip" role="status" aria-live="off"></div>'
+            f'<a class="cosyd-lang" href="?lang={other}" hreflang="{other}"'
+            f' aria-label="{mark("language_switch_label")}">{mark("language_switch")}</a></header>'
+            f'<div id="cosyd-notice" class="cosyd-notice" role="alert" hidden></div>'
+            f"<noscript>{mark('no_script')}</noscript>",
+            elem_classes="cosyd-top",
+        )
+        with gr.Tabs(elem_id="cosyd-tabs", elem_classes="cosyd-tabs"):
+            with gr.Tab(text("tab_speak"), id="speak"):
+                with gr.Column(elem_classes="cosyd-card"):
+                    gr.HTML(_modes(mark), elem_classes="cosyd-bare")
+                    spoken = gr.Textbox(
+                        label=text("text_label"),
+                        placeholder=text("text_placeholder"),
+                        lines=7,
+                        max_lines=18,
+                        elem_id="cosyd-text",
+                        elem_classes="cosyd-text",
+                    )
+                    gr.HTML('<div id="cosyd-count" class="cosyd-count"></div>', elem_classes="cosyd-bare")
+                    with gr.Row(elem_classes="cosyd-choices"):
+                        voice = gr.Dropdown(
+                            voices,
+                            value=default,
+                            label=text("voice_label"),
+                            elem_id="cosyd-voice",
+                            filterable=False,
+                            min_width=200,
+                            scale=4,
+                        )
+                        speed = gr.Slider(
+                            SPEED_MIN,
+                            SPEED_MAX,
+                            value=1.0,
+                            step=0.05,
+                            label=text("speed_label"),
+                            elem_id="cosyd-speed",
+                            min_width=200,
+                            scale=4,
+                            buttons=[],
+                        )
+                        seed = gr.Number(
+                            value=None,
+                            precision=0,
+                            minimum=0,
+                            maximum=2**31 - 1,
+                            label=text("seed_label"),
+                            placeholder="–",
+                            info=None,
+                            elem_id="cosyd-seed",
+                            min_width=120,
+                            scale=2,
+                        )
+                    with gr.Row(elem_classes="cosyd-actions"):
+                        go = gr.Button(
+                            text("generate"), variant="primary", elem_id="cosyd-generate", size="lg"
+                        )
+                        stop = gr.Button(text("stop"), variant="secondary", elem_id="cosyd-stop", size="lg")
+                    gr.HTML(
+                        '<section id="cosyd-now" class="cosyd-now" aria-live="polite" hidden></section>',
+                        elem_classes="cosyd-bare",
+                    )
+            with gr.Tab(text("tab_voices"), id="voices"):
+                with gr.Column(elem_classes="cosyd-card"):
+                    gr.HTML(_voices(mark), elem_classes="cosyd-bare")
+            with gr.Tab(text("tab_history"), id="history"):
+                with gr.Column(elem_classes="cosyd-card"):
+                    gr.HTML(_history(mark), elem_classes="cosyd-bare")
+            with gr.Tab(text("tab_status"), id="status"):
+                with gr.Column(elem_classes="cosyd-card"):
+                    gr.HTML('<div id="cosyd-status" class="cosyd-status"></div>', elem_classes="cosyd-bare")
+                    with gr.Row(elem_classes="cosyd-house"):
+                        with gr.Column(min_width=200):
+                            free = gr.Button(text("free_memory"), elem_id="cosyd-free")
+                            gr.HTML(f"<small>{mark('free_memory_info')}</small>", elem_classes="cosyd-bare")
+                        with gr.Column(min_width=200):
+                            restart = gr.Button(text("restart_app"), elem_id="cosyd-restart")
+                            gr.HTML(f"<small>{mark('restart_info')}</small>", elem_classes="cosyd-bare")
+                    gr.HTML(
+                        f'<h3 class="cosyd-h">{mark("events")}</h3><ol id="cosyd-events" class="cosyd-events"></ol>',
+                        elem_classes="cosyd-bare",
+                    )
+        fill = gr.Button("fill", elem_id="cosyd-fill", elem_classes="cosyd-hidden")
+        _in_browser(
+            go, "(t, v, s, d) => { window.cosyd.generate(t, v, s, d); }", [spoken, voice, speed, seed]
+        )
+        _in_browser(stop, "() => { window.cosyd.stop(); }")
+        _in_browser(free, "() => { window.cosyd.freeMemory(); }")
+        _in_browser(restart, "() => { window.cosyd.restart(); }")
+        fill.click(
+            None,
+            None,
+            [spoken, voice, speed, seed],
+            js="() => window.cosyd.takeFill()",
+            api_visibility="private",
+            queue=False,
+        )
+        gr.api(speak, api_name="speak", concurrency_limit=None)
+    return page
+
+
+def _in_browser(button: gr.Button, js: str, inputs: list[Any] | None = None) -> None:
+    button.click(None, inputs, None, js=js, api_visibility="private", queue=False)
+
+
+def _languages(tags: tuple[str, ...]) -> str:
+    """`EN 中文 +14`: what a voice speaks, short."""
+    shown = [{"zh": "中文", "en": "English"}.get(tag, tag) for tag in tags[:2]]
+    return " ".join(shown) + (f" +{len(tags) - 2}" if len(tags) > 2 else "")
+
+
+def _modes(mark: Callable[[str], str]) -> str:
+    off = "".join(
+        f'<button type="button" disabled aria-disabled="true">{mark(f"mode_{mode}")}</button>'
+        for mode in ("zero_shot", "cross_lingual", "instruct")
+    )
+    return (
+        f'<div class="cosyd-modes" role="group"><button type="button" aria-pressed="true">{mark("mode_builtin")}'
+        f'</button>{off}</div><p class="cosyd-hint">{mark("needs_model")}</p>'
+    )
+
+
+def _voices(mark: Callable[[str], str]) -> str:
+    return (
+        f'<p class="cosyd-lead">{mark("voices_intro")}</p><div id="cosyd-voices" class="cosyd-voices"></div>'
+        f'<div class="cosyd-voice cosyd-off"><b>{mark("voice_add")}</b><p>{mark("needs_model")}</p></div>'
+    )
+
+
+def _history(mark: Callable[[str], str]) -> str:
+    return (
+        f'<input id="cosyd-search" class="cosyd-search" type="search" maxlength="200" autocomplete="off"'
+        f' aria-label="{mark("search_label")}" placeholder="{mark("search_placeholder")}">'
+        f'<div id="cosyd-history" class="cosyd-history"></div>'
+        f'<button type="button" id="cosyd-more" class="cosyd-button" hidden>{mark("history_more")}</button>'
+    )
