@@ -18,7 +18,7 @@ from pipeline.clock import utc_text, wall_seconds
 from pipeline.codes import CosydError
 from pipeline.jobs import JobRequest, Lane, draw_seed, estimate_seconds, new_job_id
 from pipeline.profile import Config
-from pipeline.queue.values import EngineQueue, Position
+from pipeline.queue.values import ACTIVE, EngineQueue, Position
 from pipeline.store.db import RETRY_AFTER_FULL_S, write_transaction
 
 DEFAULT_RTF = 0.5
@@ -28,7 +28,6 @@ RTF_SAMPLES = 20
 RETRY_MIN_S, RETRY_MAX_S = 1.0, 600.0
 
 _LEFT = "max(w.estimate_s - w.spoken_s, 0)"
-_ACTIVE = "state IN ('queued', 'running')"
 
 
 def submit(
@@ -142,7 +141,7 @@ def position(conn: sqlite3.Connection, job_id: str) -> Position | None:
     Counted as if clients did not take turns, so it is rather too long than too short.
     """
     job = conn.execute(
-        f"SELECT engine, lane, created_at, state FROM jobs WHERE id=? AND {_ACTIVE}",
+        f"SELECT engine, lane, created_at, state FROM jobs WHERE id=? AND {ACTIVE}",
         (job_id,),
     ).fetchone()
     if job is None:
@@ -154,7 +153,7 @@ def position(conn: sqlite3.Connection, job_id: str) -> Position | None:
     marks = ",".join("?" * len(higher))
     row = conn.execute(
         f"SELECT count(*) AS ahead, coalesce(sum({_LEFT}), 0) AS left_s FROM jobs j "
-        f"LEFT JOIN job_work w ON w.job_id=j.id WHERE j.engine=? AND {_ACTIVE} "
+        f"LEFT JOIN job_work w ON w.job_id=j.id WHERE j.engine=? AND {ACTIVE} "
         "AND j.cancel_requested_at IS NULL AND j.id!=? AND (j.state='running' "
         f"OR j.lane IN ({marks}) OR (j.lane=? AND (j.created_at, j.id)<(?, ?)))",
         (job["engine"], job_id, *higher, job["lane"], job["created_at"], job_id),
@@ -173,7 +172,7 @@ def queue_stats(conn: sqlite3.Connection, now: float) -> dict[str, EngineQueue]:
         "SELECT engine, count(*) FILTER (WHERE state='queued') AS queued, "
         "count(*) FILTER (WHERE state='running') AS running, "
         "min(created_at) FILTER (WHERE state='queued') AS oldest "
-        f"FROM jobs INDEXED BY jobs_active WHERE {_ACTIVE} "
+        f"FROM jobs INDEXED BY jobs_active WHERE {ACTIVE} "
         "AND (state='running' OR cancel_requested_at IS NULL) GROUP BY engine"
     ):
         if row["queued"] or row["running"]:

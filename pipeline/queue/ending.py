@@ -13,7 +13,7 @@ import sqlite3
 from pipeline.clock import utc_text, wall_seconds
 from pipeline.jobs import JobRequest, request_from_json
 from pipeline.profile import Config
-from pipeline.queue.values import Outcome
+from pipeline.queue.values import ACTIVE, Outcome
 from pipeline.store.cjk import search_text
 from pipeline.store.db import write_transaction
 
@@ -42,8 +42,9 @@ def end_overdue(conn: sqlite3.Connection, now: float, config: Config) -> list[st
     oldest = utc_text(now - patience_s) if math.isfinite(patience_s) else ""
     at = {"now": utc_text(now), "oldest": oldest}
     query = (
-        "SELECT id, cancel_requested_at FROM jobs WHERE state='queued' AND (cancel_requested_at IS NOT NULL "
-        "OR (coalesce(deadline_at<:now, created_at<:oldest) AND NOT EXISTS "
+        f"SELECT id, cancel_requested_at FROM jobs INDEXED BY jobs_active WHERE {ACTIVE} "
+        "AND state='queued' AND (cancel_requested_at IS NOT NULL OR ("
+        "coalesce(deadline_at<:now, created_at<:oldest) AND NOT EXISTS "
         "(SELECT 1 FROM segments WHERE job_id=jobs.id AND state='done')))"
     )
     if conn.execute(f"{query} LIMIT 1", at).fetchone() is None:
@@ -78,8 +79,7 @@ def request_cancel(conn: sqlite3.Connection, job_id: str, now: float) -> bool:
     """
     with write_transaction(conn):
         changed = conn.execute(
-            "UPDATE jobs SET cancel_requested_at=coalesce(cancel_requested_at, ?) "
-            "WHERE id=? AND state IN ('queued', 'running')",
+            f"UPDATE jobs SET cancel_requested_at=coalesce(cancel_requested_at, ?) WHERE id=? AND {ACTIVE}",
             (utc_text(now), job_id),
         ).rowcount
     return changed == 1
@@ -89,7 +89,7 @@ def end_in_transaction(
     conn: sqlite3.Connection, job_id: str, outcome: Outcome, now: float, token: str | None = None
 ) -> bool:
     """`end_job` inside the caller's write transaction."""
-    held = "state IN ('queued', 'running')" if token is None else "state='running' AND lease_token=:token"
+    held = ACTIVE if token is None else "state='running' AND lease_token=:token"
     job = conn.execute(
         f"SELECT * FROM jobs WHERE id=:id AND {held}", {"id": job_id, "token": token}
     ).fetchone()

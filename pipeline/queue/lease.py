@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pipeline.clock import utc_text
 from pipeline.queue.ending import end_in_transaction
 from pipeline.queue.rows import JOB_COLUMNS, job_from_row
-from pipeline.queue.values import MAX_ATTEMPTS, POISON_CRASHES, Claim, Outcome, Requeued
+from pipeline.queue.values import ACTIVE, MAX_ATTEMPTS, POISON_CRASHES, Claim, Outcome, Requeued
 from pipeline.store.db import write_transaction
 
 
@@ -113,14 +113,14 @@ def requeue_running(conn: sqlite3.Connection, now: float) -> list[Requeued]:
 
 
 def _requeue(conn: sqlite3.Connection, where: str, params: tuple[object, ...], now: float) -> list[Requeued]:
-    held = f"state='running' AND {where}"
+    held_jobs = f"FROM jobs INDEXED BY jobs_active WHERE {ACTIVE} AND state='running' AND {where}"
     # A look without the write lock: nothing to return is the rule, each few seconds.
-    if conn.execute(f"SELECT 1 FROM jobs WHERE {held} LIMIT 1", params).fetchone() is None:
+    if conn.execute(f"SELECT 1 {held_jobs} LIMIT 1", params).fetchone() is None:
         return []
     returned: list[Requeued] = []
     with write_transaction(conn):
         for row in conn.execute(
-            f"SELECT id, engine, attempt, cancel_requested_at FROM jobs WHERE {held} ORDER BY created_at",
+            f"SELECT id, engine, attempt, cancel_requested_at {held_jobs} ORDER BY created_at",
             params,
         ).fetchall():
             crashes = conn.execute(

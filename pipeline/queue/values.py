@@ -10,6 +10,9 @@ from pipeline.jobs import JobRequest, JobState, Lane, SegmentState
 MAX_ATTEMPTS = 3
 """Workers that may die on one job; the next death is none: it has failed (CONTRACTS 3)."""
 
+ACTIVE = "state IN ('queued', 'running')"
+"""SQL: the jobs that are not over. In these very words SQLite sees that the partial index serves."""
+
 POISON_CRASHES = 2
 """Crashes on one and the same segment that make it poison."""
 
