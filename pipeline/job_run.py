@@ -85,6 +85,7 @@ class JobRun:
         self._rows: dict[int, SegmentRow] = {}
         self._segments: tuple[Segment, ...] = ()
         self._done = self._retakes = 0
+        self._begun: int | None = None  # marked running when it was planned
 
     def prepare(self) -> None:
         """Cut the text on the first claim and store it; later pick up what is stored. Raises LeaseLost."""
@@ -95,12 +96,13 @@ class JobRun:
         if any(row.state is SegmentState.DONE for row in stored[kept:]):  # its file is gone
             self._must(lambda: queue.reopen_segments(self._bench.conn, self._job.id, kept, self._token))
         if not same_cut(self._segments, stored):
-            seed = self._request.seed or 0
+            seed, conn = self._request.seed or 0, self._bench.conn
             self._must(
                 lambda: queue.plan_segments(
-                    self._bench.conn, self._job.id, self._token, self._segments, seed=seed
+                    conn, self._job.id, self._token, self._segments, seed=seed, begin=kept
                 )
             )
+            self._begun = kept
         self._rows = {row.idx: row for row in queue.load_segments(self._bench.conn, self._job.id)}
         self._done = kept
         if not self._segments:
@@ -113,7 +115,8 @@ class JobRun:
     def speak(self, segment: Segment) -> None:
         """Make one segment. Raises LeaseLost, take.Interrupted, CosydError, and what the engine raises."""
         bench, job_id, idx = self._bench, self._job.id, segment.idx
-        self._must(lambda: queue.begin_segment(bench.conn, job_id, idx, self._token))
+        if idx != self._begun:
+            self._must(lambda: queue.begin_segment(bench.conn, job_id, idx, self._token))
         bench.heartbeat.working_on(job_id, idx)
         deadlines, factor = bench.config.deadlines, bench.config.timeout_factor
         expected_s = estimate_seconds(segment.text, self._request.speed)

@@ -14,13 +14,20 @@ _HELD = "EXISTS (SELECT 1 FROM jobs WHERE id=:job AND lease_token=:token AND sta
 
 
 def plan_segments(
-    conn: sqlite3.Connection, job_id: str, token: str, segments: Sequence[PlannedSegment], *, seed: int = 0
+    conn: sqlite3.Connection,
+    job_id: str,
+    token: str,
+    segments: Sequence[PlannedSegment],
+    *,
+    seed: int = 0,
+    begin: int | None = None,
 ) -> bool:
     """Write the cutting of the text. False when the job is no longer ours.
 
     May be called again, for a leaner cut of what was not begun: finished segments stay as they are, the
     rest is replaced, crash counts are kept by index (otherwise poison would never be seen). Segment `idx`
-    gets seed `seed + idx`, so that a redo says the same and no two segments share their noise.
+    gets seed `seed + idx`, so that a redo says the same and no two segments share their noise. `begin` is
+    marked running at once, as `begin_segment` does: one fsync less before the first sound.
     """
     with write_transaction(conn):
         held = conn.execute(f"SELECT {_HELD}", {"job": job_id, "token": token}).fetchone()[0]
@@ -34,6 +41,9 @@ def plan_segments(
             "start_char=excluded.start_char, end_char=excluded.end_char, text=excluded.text, "
             "seed=excluded.seed, state='pending', samples=0 WHERE state!='done'",
             [(job_id, s.idx, s.start, s.end, s.text, (seed + s.idx) % (SEED_MAX + 1)) for s in segments],
+        )
+        conn.execute(
+            "UPDATE segments SET state='running' WHERE job_id=? AND idx=? AND state!='done'", (job_id, begin)
         )
     return True
 

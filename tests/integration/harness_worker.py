@@ -116,7 +116,8 @@ class WorkerProcess:
                     "COSYD_PARENT_PID": str(os.getpid()), "COSYD_STATE_DIR": str(house.paths.root),
                     "COSYD_CONFIG": str(house.paths.effective_config), **environ,
                 },
-                stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[theirs.fileno()], start_new_session=True,
+                stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
