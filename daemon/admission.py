@@ -1,7 +1,7 @@
 """Whether a worker may be started now: its footprint plus a reserve must fit. Pure.
 
-The reserve is the LOW threshold, so that a start does not make the pressure that would end it. What is unknown
-refuses nobody (an unreadable card is not a full card).
+The reserve is the LOW threshold, so that a start does not make the pressure that would end it. What is
+unknown refuses nobody (an unreadable card is not a full card).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Restart budget and exponential backoff of one child. Pure.
 
-`budget` restarts in `window_s` (CONTRACTS 6), each after a longer pause; then it is over, and the child is FAILED
-until a person asks for a restart.
+`budget` restarts in `window_s` (CONTRACTS 6), each after a longer pause; then it is over, and the child is
+FAILED until a person asks for a restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Budget:
         return replace(self, crashes=self.crashes[:-1])
 
     def delay_s(self, rules: Restart) -> float | None:
-        """The pause before the next start: 0 without a crash, 1, 2, 4 .. max; None when the budget is used up."""
+        """The pause before the next start: 0 without a crash, 1, 2, 4 .. max; None when the budget is used
+        up."""
         count = len(self.crashes)
         if count == 0:
             return 0.0

@@ -1,8 +1,8 @@
 """Carries out what `daemon.lifecycle` decides: processes, their links, their ends. One loop, no waiting.
 
-A slot is one child: the web, its successor while it is recycled, old webs that finish their streams, and one
-worker an engine. What a child says arrives in `_called`; what becomes of its jobs when it dies goes through the
-writer thread.
+A slot is one child: the web, its successor while it is recycled, old webs that finish their streams, and
+one worker an engine. What a child says arrives in `_called`; what becomes of its jobs when it dies goes
+through the writer thread.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ class Children:
             self.apply(slot, lifecycle.start(slot.child, self._loop.now(), self.config))
 
     def recycle_web(self, deadline_s: float, reason: str) -> bool:
-        """A new web on the same sockets; when it is ready the old one finishes its streams and ends. False when
-        there is one under way already."""
+        """A new web on the same sockets; when it is ready the old one finishes its streams and ends. False
+        when there is one under way already."""
         if self.successor is not None or self.stopping:
             return False
         if self.web.child.state is not State.READY:

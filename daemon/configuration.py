@@ -73,7 +73,8 @@ def load(
 
 
 def read_settings(conn: sqlite3.Connection) -> dict[str, object]:
-    """Rows of `settings` that are configuration keys; links, sessions and the page's own rows are left out."""
+    """Rows of `settings` that are configuration keys; links, sessions and the page's own rows are left
+    out."""
     keys = known_keys()
     return {row[0]: row[1] for row in conn.execute("SELECT key, value FROM settings") if row[0] in keys}
 

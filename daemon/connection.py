@@ -17,8 +17,8 @@ Answer = Callable[[Any], None]
 
 
 class Connection:
-    """`on_call(connection, method, params, reply)` is called for each message of the peer; `reply` is None for
-    a notification. `on_close` is called once."""
+    """`on_call(connection, method, params, reply)` is called for each message of the peer; `reply` is None
+    for a notification. `on_close` is called once."""
 
     def __init__(
         self,

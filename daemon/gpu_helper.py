@@ -1,8 +1,8 @@
 """Asks NVML for one card: `python -m daemon.gpu_helper [UUID]`, a process of its own.
 
-NVML can hang in the kernel when a card drops off the bus, and has crashed its caller (nvitop 139); here it takes
-nothing with it. For each line on stdin one JSON line on stdout: a reading, or `{"error": NAME}`. Ends on EOF.
-Run by `daemon.gpu_reader` with a deadline.
+NVML can hang in the kernel when a card drops off the bus, and has crashed its caller (nvitop 139); here it
+takes nothing with it. For each line on stdin one JSON line on stdout: a reading, or `{"error": NAME}`. Ends
+on EOF. Run by `daemon.gpu_reader` with a deadline.
 """
 
 from __future__ import annotations

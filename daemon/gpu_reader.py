@@ -1,4 +1,5 @@
-"""The supervisor's side of `daemon.gpu_helper`: asks without waiting, gives the last answer while it is fresh.
+"""The supervisor's side of `daemon.gpu_helper`: asks without waiting, gives the last answer while it is
+fresh.
 
 A helper that does not answer within its deadline is killed, and the card is unknown until it answers again.
 Without a GPU worker the helper is ended between looks, and a sleeping card is not woken for them: an open

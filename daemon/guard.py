@@ -132,8 +132,8 @@ class Guard:
             slot = slots[0]
             self._recorder.event(
                 "unloaded", None,
-                {"engine": slot.engine, "child": slot.name, "reason": why, "rss_bytes": slot.child.beat.rss_bytes,
-                 "vram_bytes": slot.child.beat.vram_bytes},
+                {"engine": slot.engine, "child": slot.name, "reason": why,
+                 "rss_bytes": slot.child.beat.rss_bytes, "vram_bytes": slot.child.beat.vram_bytes},
                 resource=act.resource, freed_bytes=self._bytes(slot, act.resource),
             )  # fmt: skip
             grace_s = self.config.deadlines.stop_grace_s * self.config.timeout_factor

@@ -1,5 +1,6 @@
-"""Maintenance children: one at a time, not while memory is LOW, rather not while somebody is spoken for, run late
-rather than never. Started from the loop's thread; the work itself is `python -m pipeline.maintenance`."""
+"""Maintenance children: one at a time, not while memory is LOW, rather not while somebody is spoken for,
+run late rather than never. Started from the loop's thread; the work itself is `python -m
+pipeline.maintenance`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One supervisor per state folder, and no process of ours without one.
 
-A flock keeps a second one out; leftovers of an earlier run are found by COSYD_INSTANCE in their environment and
-ended; a warden process (forked first, almost nothing but a pipe) ends everything when this process is killed,
-grandchildren too: PDEATHSIG reaches children only, and a killed child can end nobody.
+A flock keeps a second one out; leftovers of an earlier run are found by COSYD_INSTANCE in their environment
+and ended; a warden process (forked first, almost nothing but a pipe) ends everything when this process is
+killed, grandchildren too: PDEATHSIG reaches children only, and a killed child can end nobody.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class InstanceHeld(CosydError):
 
 
 def take_lock(path: Path) -> int:
-    """The descriptor of the locked file (close-on-exec); keep it open. Raises InstanceHeld naming the holder."""
+    """The descriptor of the locked file (close-on-exec); keep it open. Raises InstanceHeld naming the
+    holder."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

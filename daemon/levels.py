@@ -1,8 +1,8 @@
 """Pressure levels OK, LOW, CRITICAL of one resource, with enter, exit and hold. Pure.
 
-Hysteresis as in oomd: a level is entered when free memory has been below its enter value for `hold_s`, and left
-when free memory is above `exit_factor` times that value. An unknown reading changes nothing and is marked, so
-that nobody acts on the level it left behind.
+Hysteresis as in oomd: a level is entered when free memory has been below its enter value for `hold_s`, and
+left when free memory is above `exit_factor` times that value. An unknown reading changes nothing and is
+marked, so that nobody acts on the level it left behind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The life of one child as a state machine: absent, starting, ready, draining, stopping, backoff, failed. Pure.
+"""The life of one child as a state machine: absent, starting, ready, draining, stopping, backoff, failed.
+Pure.
 
 Each function takes a `Child` and what happened, and gives the new `Child` and the effects that the shell
 (`daemon.children`) carries out. No effect is carried out here, no clock read: `now` is monotonic seconds.
@@ -78,8 +79,8 @@ Effect = Spawn | Send | Kill | Record
 class Child:
     """One child. `name` is `web` or `worker:ENGINE`.
 
-    `until` is when the present state is overdue. `ending` says why we are ending it ourselves; such an exit is
-    planned unless `charged`. `again` wants a start right after the exit.
+    `until` is when the present state is overdue. `ending` says why we are ending it ourselves; such an exit
+    is planned unless `charged`. `again` wants a start right after the exit.
     """
 
     name: str
@@ -89,13 +90,13 @@ class Child:
     ending: str | None = None
     charged: bool = False
     again: bool = False
-    budget: Budget = Budget()
+    budget: Budget = field(default_factory=Budget)
     code: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     fatal: tuple[str, Mapping[str, Any]] | None = None
     heard_at: float = 0.0
     progressed_at: float = 0.0
-    beat: Beat = Beat()
+    beat: Beat = field(default_factory=Beat)
     capabilities: Mapping[str, Any] | None = None
     ready_rss_bytes: int | None = None
     ready_vram_bytes: int | None = None
@@ -217,8 +218,8 @@ def kill(child: Child, reason: str, now: float, *, charge: bool, again: bool = F
 
 
 def exited(child: Child, reason: str, now: float, config: Config) -> Step:
-    """The process is gone; `reason` is `exit 1` or `signal 9`. A planned end leads to ABSENT, a crash to BACKOFF
-    or, with the budget used up or a cause that would only repeat, to FAILED."""
+    """The process is gone; `reason` is `exit 1` or `signal 9`. A planned end leads to ABSENT, a crash to
+    BACKOFF or, with the budget used up or a cause that would only repeat, to FAILED."""
     if not child.alive:
         return child, ()
     cause = child.fatal[0] if child.fatal else None
@@ -261,7 +262,8 @@ def exited(child: Child, reason: str, now: float, config: Config) -> Step:
 
 
 def not_its_fault(child: Child, now: float, config: Config) -> Child:
-    """Poison: the text ended the worker. The last charge goes back, and with it the longer pause or FAILED."""
+    """Poison: the text ended the worker. The last charge goes back, and with it the longer pause or
+    FAILED."""
     budget = child.budget.refund()
     if child.state is State.BACKOFF or (child.state is State.FAILED and child.code not in PERMANENT):
         pause_s = min(config.restart.backoff_initial_s, config.restart.backoff_max_s)
@@ -278,8 +280,8 @@ def forgive(child: Child, now: float) -> Child:
 
 
 def stuck_after_s(config: Config) -> float:
-    """How long a child may hold a job without any progress. Progress is marked at each chunk, which is at most
-    one second of audio, so this is the segment deadline of one second."""
+    """How long a child may hold a job without any progress. Progress is marked at each chunk, which is at
+    most one second of audio, so this is the segment deadline of one second."""
     deadlines = config.deadlines
     return (deadlines.segment_base_s + deadlines.segment_per_audio_s) * config.timeout_factor
 

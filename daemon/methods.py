@@ -1,4 +1,5 @@
-"""What may be asked of the supervisor (CONTRACTS 4): by the CLI on control.sock and by the page on its link."""
+"""What may be asked of the supervisor (CONTRACTS 4): by the CLI on control.sock and by the page on its
+link."""
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ from pipeline.profile import Config
 
 WEB_DRAIN_S = 30.0
 ACTS = frozenset(
-    "worker_exited worker_killed web_recycled trim_done trim_failed unloaded drain_started drained oom_caught "
-    "degraded restored admission_refused foreign_pressure backoff_started failed recovered job_requeued".split()
+    "worker_exited worker_killed web_recycled trim_done trim_failed unloaded drain_started drained "
+    "oom_caught degraded restored admission_refused foreign_pressure backoff_started failed recovered "
+    "job_requeued".split()
 )
 """Kinds that `why` is about: what cosyd did by itself."""
 WHY_LIMIT = 20

@@ -38,14 +38,14 @@ class Notifier:
         self._send = send
         if self.active and send is None:
             try:
-                from systemd import daemon as sd
+                from systemd import daemon as sd  # type: ignore[attr-defined]
 
                 self._send = sd.notify
             except ImportError:
                 self.active = False
                 log.error(
-                    "NOTIFY_SOCKET is set, but systemd-python is not installed: systemd will not learn that cosyd "
-                    "is ready. Install it with: pip install 'cosyd[systemd]'"
+                    "NOTIFY_SOCKET is set, but systemd-python is not installed: systemd will not learn "
+                    "that cosyd is ready. Install it with: pip install 'cosyd[systemd]'"
                 )
 
     @property

@@ -1,6 +1,6 @@
 """The memory ladder (DESIGN 5): which one thing to do about pressure, and whether it helped. Pure.
 
-    TRIM (all) -> UNLOAD an idle worker -> RECYCLE_WEB -> DRAIN a busy worker -> KILL the larger of worker and web
+    TRIM (all) -> UNLOAD an idle worker -> RECYCLE_WEB -> DRAIN a busy worker -> KILL the larger of both
 
 `step(state, sample, now, config)` gives the next state and a list of what to do; `daemon.guard` does it and
 feeds back what came of it in the next sample. One action is in flight; a higher rung may replace a lower one,
@@ -11,7 +11,7 @@ not start at TRIM. Pressure that is not ours is named, not acted on. Unknown is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from daemon.levels import Level, LevelState, step_level
@@ -24,6 +24,8 @@ DRAIN_CRITICAL_S = 10.0
 """The longest a piece may still take at CRITICAL."""
 RECYCLE_S = 30.0
 """How long the old web may go on with its streams."""
+GROWN = 1.2
+"""A web that is this much larger than when it was new is worth a recycle."""
 WEB_START_BYTES = 250 * 1024**2
 """A second web for the moment of the change; a recycle that would need more than there is helps nobody."""
 
@@ -40,7 +42,8 @@ class Rung(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something to do now to `targets` (names of children, with the pids meant, so that nothing else is hit)."""
+    """Something to do now to `targets` (names of children, with the pids meant, so that nothing else is
+    hit)."""
 
     rung: Rung
     resource: Resource
@@ -82,7 +85,8 @@ Output = Act | LevelChanged | Judged | Foreign
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The action under way. `settle_until` None: its targets are still there, `overdue_at` bounds the wait."""
+    """The action under way. `settle_until` None: its targets are still there, `overdue_at` bounds the
+    wait."""
 
     act: Act
     before_free: int | None
@@ -96,8 +100,8 @@ class InFlight:
 class PolicyState:
     """All that the policy remembers. `tried` are rungs used since the level last changed for the worse."""
 
-    ram: LevelState = LevelState()
-    vram: LevelState = LevelState()
+    ram: LevelState = field(default_factory=LevelState)
+    vram: LevelState = field(default_factory=LevelState)
     in_flight: InFlight | None = None
     tried: frozenset[Rung] = frozenset()
     rest_until: float | None = None
@@ -140,7 +144,8 @@ def step(state: PolicyState, sample: Sample, now: float, config: Config) -> tupl
 
 
 def still_needed(state: PolicyState, act: Act, fresh: Sample, now: float, config: Config) -> bool:
-    """Look again just before a kill: is the resource, read this instant, still CRITICAL, and the target there?"""
+    """Look again just before a kill: is the resource, read this instant, still CRITICAL, and the target
+    there?"""
     levels = _step_levels(state, fresh, now, config)[0 if act.resource == "ram" else 1]
     present = {process.pid for process in fresh.own}
     return levels.known and levels.level is Level.CRITICAL and set(act.pids) <= present
@@ -256,9 +261,12 @@ def _targets(rung: Rung, sample: Sample, resource: Resource, critical: bool) -> 
         if resource != "ram" or sample.ram is None or sample.ram.available_bytes < WEB_START_BYTES:
             return []
         grown = [
-            p for p in sized
-            if p.is_web and p.ready and (p.base_rss_bytes is None or (p.rss_bytes or 0) > 1.2 * p.base_rss_bytes)
-        ]  # fmt: skip
+            p
+            for p in sized
+            if p.is_web
+            and p.ready
+            and (p.base_rss_bytes is None or (p.rss_bytes or 0) > GROWN * p.base_rss_bytes)
+        ]
         return grown[:1]
     if rung is Rung.DRAIN:
         return [p for p in workers if p.ready and not p.idle][:1]

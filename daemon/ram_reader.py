@@ -30,9 +30,9 @@ def parse_table(text: str) -> dict[str, int]:
 def available_bytes(memory: dict[str, int]) -> tuple[int, str] | None:
     """Available bytes from /proc/meminfo and where the number came from; None when it cannot be told.
 
-    Inside some containers MemAvailable is a copy of MemFree (lxcfs 175), so that a warm page cache looks like a
-    full machine. The kernel counts at least half of the file cache as available; where less than a quarter is,
-    the reclaimable cache is added here.
+    Inside some containers MemAvailable is a copy of MemFree (lxcfs 175), so that a warm page cache looks
+    like a full machine. The kernel counts at least half of the file cache as available; where less than a
+    quarter is, the reclaimable cache is added here.
     """
     free = memory.get("MemFree")
     given = memory.get("MemAvailable")
@@ -128,8 +128,8 @@ class RamReader:
         return int(text) if text and text.strip().isdigit() else None
 
     def _in_cgroup(self, folder: Path, unified: bool) -> tuple[int, int] | None:
-        """Limit and what is left below it. File cache counts as free: after a big file was read, `current` sits
-        at the limit, and naive readers kill for it. One sample may show more cache than use."""
+        """Limit and what is left below it. File cache counts as free: after a big file was read, `current`
+        sits at the limit, and naive readers kill for it. One sample may show more cache than use."""
         limit = self._number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
         current = self._number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
         if limit is None or current is None:
@@ -147,7 +147,8 @@ class RamReader:
         return (self._text(f"proc/{pid}/comm") or "?").strip()
 
     def largest_others(self, ours: frozenset[int], limit: int = 3) -> list[tuple[str, int]]:
-        """Names and anonymous sizes of the largest programs that are not ours, processes of a name together."""
+        """Names and anonymous sizes of the largest programs that are not ours, processes of a name
+        together."""
         sizes: dict[str, int] = {}
         try:
             folders = [folder for folder in (self._root / "proc").iterdir() if folder.name.isdigit()]

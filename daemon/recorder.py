@@ -1,4 +1,5 @@
-"""Every automatic act in three places at once: the events table, the log with a MESSAGE_ID, and subscribers."""
+"""Every automatic act in three places at once: the events table, the log with a MESSAGE_ID, and
+subscribers."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def message_id(kind: str) -> str:
 
 
 def set_up_log() -> None:
-    """Structured records to journald where we are under it and systemd-python is there, else lines on stderr."""
+    """Structured records to journald where we are under it and systemd-python is there, else lines on
+    stderr."""
     if is_journal(sys.stderr):
         try:
             from systemd.journal import JournalHandler

@@ -10,7 +10,8 @@ Resource = Literal["ram", "vram"]
 
 @dataclass(frozen=True, slots=True)
 class RamReading:
-    """RAM in bytes. `total` is the smaller of MemTotal and the cgroup limit; `source` says what bounded it."""
+    """RAM in bytes. `total` is the smaller of MemTotal and the cgroup limit; `source` says what bounded
+    it."""
 
     available_bytes: int
     total_bytes: int

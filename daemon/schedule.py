@@ -1,4 +1,5 @@
-"""When periodic work is due: APScheduler jobs that only post messages to the loop, and the pure rule of lateness.
+"""When periodic work is due: APScheduler jobs that only post messages to the loop, and the pure rule of
+lateness.
 
 Heavy work is a child, started by `daemon.housekeeping`; nothing is done in the scheduler's threads.
 """
@@ -13,7 +14,8 @@ from pipeline.profile import Config
 
 DAY_S = 86400.0
 FIRST_RUN_AFTER_S = 3600.0
-"""A task that never ran here is late an hour after the start: a machine that sleeps at night gets its backup."""
+"""A task that never ran here is late an hour after the start: a machine that sleeps at night gets its
+backup."""
 
 
 @dataclass(frozen=True, slots=True)

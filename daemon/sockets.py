@@ -18,7 +18,8 @@ WYOMING_TRIES = 20
 
 
 def listen(host: str, port: int, key: str) -> socket.socket:
-    """A listening TCP socket. Raises CosydError(config_error) naming `key` and, for a taken port, its holder."""
+    """A listening TCP socket. Raises CosydError(config_error) naming `key` and, for a taken port, its
+    holder."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -50,7 +51,8 @@ def _why(error: OSError, host: str, port: int, key: str) -> str:
 
 
 def listen_next_free(host: str, port: int, key: str) -> socket.socket:
-    """As `listen`, but takes one of the next ports when this one is taken (Wyoming: the port is announced)."""
+    """As `listen`, but takes one of the next ports when this one is taken (Wyoming: the port is
+    announced)."""
     for candidate in range(port, min(port + WYOMING_TRIES, 65536)):
         try:
             return listen(host, candidate, key)

@@ -1,4 +1,5 @@
-"""Starting one child process, as docs/architecture.md says. Main thread only: PDEATHSIG follows the thread."""
+"""Starting one child process, as docs/architecture.md says. Main thread only: PDEATHSIG follows the
+thread."""
 
 from __future__ import annotations
 
@@ -82,7 +83,8 @@ def spawn(
     stdout: int | None = None,
     **environment: str,
 ) -> Process:
-    """Start `python -m MODULE ARGS`. Raises OSError when the machine cannot (no memory, no processes left)."""
+    """Start `python -m MODULE ARGS`. Raises OSError when the machine cannot (no memory, no processes
+    left)."""
     ours = theirs = None
     more = dict(environment)
     fds: list[int] = []

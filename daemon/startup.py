@@ -142,7 +142,8 @@ def prepare(options: Options, instance: str, environ: Mapping[str, str]) -> tupl
 
 
 def make_importable() -> None:
-    """Children find our packages, and no folder that happens to be called `ui`, wherever the person stands."""
+    """Children find our packages, and no folder that happens to be called `ui`, wherever the person
+    stands."""
     root = Path(__file__).resolve().parent.parent
     if root.name not in ("site-packages", "dist-packages"):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))

@@ -1,7 +1,9 @@
-"""The supervisor: assembles its parts, turns the loop, ends in order. `python -m daemon.supervisor`, by `cosyd run`.
+"""The supervisor: assembles its parts, turns the loop, ends in order. `python -m daemon.supervisor`, by
+`cosyd run`.
 
-One thread owns all state (`daemon.loop`); the writer thread and the scheduler's only take and post. How it comes
-up is in `daemon.startup`. Imports neither torch, gradio, numpy, pandas, click nor rich: 40 MB is its budget.
+One thread owns all state (`daemon.loop`); the writer thread and the scheduler's only take and post. How it
+comes up is in `daemon.startup`. Imports neither torch, gradio, numpy, pandas, click nor rich: 40 MB is its
+budget.
 """
 
 from __future__ import annotations
@@ -363,7 +365,8 @@ class Supervisor:
     # -- reload ------------------------------------------------------------------------------------
 
     def reload(self, reply: Answer) -> None:
-        """Read all layers anew. What needs other sockets or other profiles takes effect with the next start."""
+        """Read all layers anew. What needs other sockets or other profiles takes effect with the next
+        start."""
         self.notifier.reloading()
         try:
             with closing(connect(self.paths.database, "read")) as conn:

@@ -181,7 +181,8 @@ class Workers:
         else:
             self._recorder.event(
                 "unloaded", None,
-                {"engine": engine, "child": slot.name, "reason": "asked", "rss_bytes": slot.child.beat.rss_bytes},
+                {"engine": engine, "child": slot.name, "reason": "asked",
+                 "rss_bytes": slot.child.beat.rss_bytes},
                 freed_bytes=slot.child.beat.rss_bytes,
             )  # fmt: skip
             self._stop(slot, "unload")

@@ -36,7 +36,8 @@ class _Operation:
 
 
 class Writer:
-    """`post` hands a callback to the loop. Start it once; `stop` writes what is left, for `timeout_s` at most."""
+    """`post` hands a callback to the loop. Start it once; `stop` writes what is left, for `timeout_s` at
+    most."""
 
     def __init__(self, database: Path, post: Callable[[Callable[[], None]], None]) -> None:
         self._database, self._post = database, post
@@ -77,8 +78,8 @@ class Writer:
         run: Callable[[sqlite3.Connection], Any],
         done: Callable[[Any], None] | None = None,
     ) -> None:
-        """Run `run(connection)` in the writer thread, then `done(result)` in the loop. One waiting operation of
-        the same key is replaced."""
+        """Run `run(connection)` in the writer thread, then `done(result)` in the loop. One waiting
+        operation of the same key is replaced."""
         with self._wake:
             self._operations = deque(op for op in self._operations if op.key != key)
             self._operations.append(_Operation(key, run, done))
