@@ -99,7 +99,7 @@ def base_root(suite: str) -> Path:
 
 
 def pip_folders() -> list[Path]:
-    """Local folders that this machine's pip looks into (find-links, file:// indexes), bound under their names."""
+    """Local folders this machine's pip looks into (find-links, file:// indexes), bound as they are named."""
     listed = subprocess.run(["pip3", "config", "list"], capture_output=True, text=True).stdout
     words = re.findall(r"(?:file://)?(/[^\s']+)", listed)
     folders = [Path(word) for word in words if not word.startswith("//")]
@@ -170,7 +170,7 @@ class Root:
     def command(
         self, argv: Sequence[str], *, user: str = USER, env: Mapping[str, str] | None = None, netns: str = ""
     ) -> list[str]:
-        """The argument list that runs `argv` in this root, in its checkout, as the plain user or as "root"."""
+        """The argument list that runs `argv` in this root, in its checkout, as the plain user or "root"."""
         home = f"/home/{USER}" if user == USER else "/root"
         cache = CACHE / f"pip-{user}"
         cache.mkdir(parents=True, exist_ok=True)
@@ -196,10 +196,17 @@ class Root:
             *("/bin/bash", "-c", f"cd /home/{USER}/cosyd && exec {inner}"),
         ]
 
-    def run(self, *argv: str, timeout_s: float = 600, **options: str) -> subprocess.CompletedProcess[str]:
-        """Runs to the end. `options`: user, netns."""
+    def run(
+        self,
+        *argv: str,
+        user: str = USER,
+        netns: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = 600,
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs to the end, and gives back what it said."""
         return subprocess.run(
-            self.command(argv, user=options.get("user", USER), netns=options.get("netns", "")),
+            self.command(argv, user=user, netns=netns, env=env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""`./install.sh try` in fresh Debian 12 and 13 systems, as a person would: clone, try, hear, open it to the LAN.
+"""`./install.sh try` in fresh Debian 12 and 13 systems, as a person would: clone, try, hear, open it.
 
 Needs root, debootstrap and the package registries. Each root is a copy that is deleted afterwards.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -25,10 +26,10 @@ from tests.system.roots import SUITES, USER, Root, wait_for
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1500)]
 
 PARAGRAPH = (
-    "The old house at the edge of the village had been empty for many years. In the spring a young family moved "
-    "in and opened all the windows. They painted the kitchen yellow, planted beans along the fence, and found a "
-    "piano under a dusty cloth in the attic. Every evening somebody played a slow song, and the neighbours "
-    "stopped at the gate to listen."
+    "The old house at the edge of the village had been empty for many years. In the spring a young family "
+    "moved in and opened all the windows. They painted the kitchen yellow, planted beans along the fence, "
+    "and found a piano under a dusty cloth in the attic. Every evening somebody played a slow song, and the "
+    "neighbours stopped at the gate to listen."
 )
 SSH = "192.0.2.10 50000 192.0.2.1 22"
 APPLYING = """id job_id created_at finished_at status text language mode voice seed speed engine model device
@@ -44,7 +45,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module", params=list(SUITES))
 def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Root]:
-    """A fresh system of each suite. The tests below go on from each other's state in this order, as people do."""
+    """A fresh system of each suite. The tests below go on from each other's state, in this order."""
     made = Root.fresh(request.param, tmp_path_factory.mktemp("system") / request.param)
     try:
         yield made
@@ -59,7 +60,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def started(root: Root, log: Path, port: int) -> tuple[subprocess.Popen[bytes], float]:
-    """`./install.sh try` on `port`, as over SSH, until the page answers: the process, and how long it took."""
+    """`./install.sh try` on `port`, as over SSH, until the page answers: the process and the time."""
     began = time.monotonic()
     process = root.start(
         "./install.sh", "try", "--port", str(port), log=log, env={"SSH_CONNECTION": SSH, "USER": USER}
@@ -85,6 +86,32 @@ def test_without_the_venv_module_the_line_it_prints_mends_it(root: Root) -> None
         "bash", "-c", f"apt-get update && apt-get install -y --no-install-recommends {line[1]}", user="root"
     )
     assert mended.returncode == 0, mended.stderr
+
+
+def test_without_a_network_it_says_so_and_what_to_do(root: Root) -> None:
+    with cable() as pair:
+        refused = root.run("./install.sh", "try", netns=pair.server)
+    assert refused.returncode == 12, refused.stdout + refused.stderr
+    assert "PIP_NO_INDEX=1" in refused.stderr
+
+
+def test_a_set_up_that_was_killed_half_way_is_made_good_by_the_next(root: Root, tmp_path: Path) -> None:
+    log = root.checkout / ".venv/pip.log"
+    process = root.start("./install.sh", "try", "--no-start", log=tmp_path / "killed.log")
+
+    def unpacking() -> bool:
+        assert process.poll() is None, (tmp_path / "killed.log").read_text(encoding="utf-8")
+        return log.exists() and "Installing collected packages" in log.read_text(encoding="utf-8")
+
+    wait_for(unpacking, 300, "pip to unpack")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    again = root.run("./install.sh", "try", "--no-start")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "interrupted" in again.stdout
+    checked = root.run(".venv/bin/python", "-m", "pip", "check")
+    assert checked.returncode == 0, checked.stdout
+    shutil.rmtree(root.checkout / ".venv")  # the next test times a first try
 
 
 def test_try_as_a_plain_user_speaks_what_was_asked_and_keeps_a_row(root: Root, tmp_path: Path) -> None:
@@ -169,6 +196,20 @@ def test_the_lan_gets_in_with_the_token_and_not_without(root: Root, tmp_path: Pa
         assert SERVER_ADDRESS in address
         assert pair.get(link[0])[0] == 401  # it was a one-time link
         stop(process)
+
+
+@pytest.mark.slow
+def test_the_way_without_a_network_that_it_names_works(root: Root) -> None:
+    fetch = 'python3 -m venv .fetch && .fetch/bin/python -m pip download -d wheels . "setuptools>=77" wheel'
+    fetched = root.run("bash", "-c", fetch)
+    assert fetched.returncode == 0, fetched.stderr
+    shutil.rmtree(root.checkout / ".venv", ignore_errors=True)
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "wheels"}
+    with cable() as pair:
+        done = root.run("./install.sh", "try", "--no-start", netns=pair.server, env=offline)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for folder in ("wheels", ".fetch"):
+        shutil.rmtree(root.checkout / folder)
 
 
 @pytest.mark.slow
