@@ -43,8 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until told to stop; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m pipeline.worker", description="Holds one engine.")
     parser.add_argument("--engine", required=True, help="name in the engine registry, for example builtin")
-    name = parser.parse_args(argv).engine
-    logs.set_up(f"worker {name}")
+    parser.add_argument("--quiet", action="store_true", help="log warnings and errors only")
+    arguments = parser.parse_args(argv)
+    name = arguments.engine
+    logs.set_up(f"worker {name}", level=logging.WARNING if arguments.quiet else logging.INFO)
     try:
         return Worker(adopt(), name).serve()
     except CosydError as error:  # there was no link to say it on
