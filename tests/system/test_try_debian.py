@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.speech import transcribe, word_error_rate
+from tests.speech import transcribe_file, word_error_rate
 from tests.system.networks import SERVER_ADDRESS, cable
 from tests.system.roots import SUITES, USER, Root, wait_for
 
@@ -130,9 +130,7 @@ def test_try_as_a_plain_user_speaks_what_was_asked_and_keeps_a_row(root: Root, t
         trust_env=False,
     )
     assert reply.status_code == 200, reply.text
-    heard = tmp_path / "heard.wav"
-    heard.write_bytes(reply.content)
-    error_rate = word_error_rate(PARAGRAPH, transcribe(heard))
+    error_rate = word_error_rate(PARAGRAPH, transcribe_file(reply.content))
     print(f"\n{SUITES[root.suite]}: first try {seconds:.1f} s to the page, word error rate {error_rate:.1%}")
     assert len(PARAGRAPH.split()) >= 60
     assert error_rate <= 0.03
