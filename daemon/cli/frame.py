@@ -108,7 +108,10 @@ class Group(Command, click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command line; ends the process with the exit status of what happened."""
+        """Run a command line; ends the process with the exit status of what happened.
+
+        A closed stdout (`| head`) ends it quietly with 1; click sees to that.
+        """
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         try:
@@ -125,10 +128,6 @@ class Group(Command, click.Group):
         except (click.Abort, KeyboardInterrupt):
             note("interrupted")
             code = EXIT_INTERRUPTED
-        except BrokenPipeError:
-            # The reader (`| head`) has what it wanted. Python would complain again while it closes stdout.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 0
         except Exception as error:
             click.echo(error_text("internal", language()), err=True)
             click.echo(f"  {type(error).__name__}: {error}", err=True)

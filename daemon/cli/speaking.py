@@ -24,9 +24,9 @@ from daemon.cli.player import PlayerSink
 from daemon.cli.voices import all_voices
 from pipeline import queue
 from pipeline.audio.encode import StreamEncoder, check_format, encode_file, open_encoder
-from pipeline.audio.follow import JobFollower, JobProgress
+from pipeline.audio.follow import SLOW_POLL_S, JobFollower, JobProgress
 from pipeline.codes import CODES, CosydError
-from pipeline.jobs import SAMPLE_RATE, JobRequest, choose_lane, parse_request
+from pipeline.jobs import FINAL_STATES, SAMPLE_RATE, JobRequest, JobState, choose_lane, parse_request
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
@@ -78,14 +78,17 @@ class Sinks:
             self._player.close()
 
     def write(self, pcm: bytes) -> None:
-        """Raises BrokenPipeError when a reader went away."""
+        """Raises BrokenPipeError when the reader of stdout went away, ClickException when the player did."""
         if self._encoder is not None:
             sys.stdout.buffer.write(self._encoder.encode(pcm))
             sys.stdout.buffer.flush()
         if self._command is not None:
             # Started with the first sound, so that a refused job leaves no player behind.
             self._player = self._player or PlayerSink(self._command)
-            self._player.write(pcm)
+            try:
+                self._player.write(pcm)
+            except BrokenPipeError:
+                raise self._player_failed() from None
 
     def finish(self) -> None:
         """All samples were written."""
@@ -93,7 +96,10 @@ class Sinks:
             sys.stdout.buffer.write(self._encoder.finish())
             sys.stdout.buffer.flush()
         if self._player is not None and not self._player.finish():
-            raise click.ClickException(text("player_failed", program=(self._command or ("",))[0]))
+            raise self._player_failed()
+
+    def _player_failed(self) -> click.ClickException:
+        return click.ClickException(text("player_failed", program=(self._command or ("",))[0]))
 
 
 def check_request(fields: Mapping[str, Any], voices: list[Voice], config: Config) -> tuple[JobRequest, Voice]:
@@ -191,6 +197,7 @@ def _speak(
         with JobFollower(folder, final, lambda: job_progress(conn, job_id)) as follower:
             samples = _follow(conn, job_id, follower, sinks, progress)
         sinks.finish()
+        _wait_for_end(conn, job_id)
     except BaseException:
         # Ctrl-C, a closed pipe, a full disk: nobody listens any more. Harmless when the job is over.
         if queue.request_cancel(conn, job_id, time.time()):
@@ -219,6 +226,15 @@ def _follow(
     if progress:
         _show("")
     return samples
+
+
+def _wait_for_end(conn: sqlite3.Connection, job_id: str) -> None:
+    """The last sample is heard a moment before the FLAC and the recording's row are there. Raises the
+    CosydError of a job that failed in that moment."""
+    while (found := job_progress(conn, job_id)).state not in FINAL_STATES:
+        time.sleep(SLOW_POLL_S)
+    if found.state != JobState.DONE:
+        raise found.error or CosydError("cancelled")
 
 
 def _progress_line(conn: sqlite3.Connection, job_id: str, samples: int) -> str:
