@@ -7,6 +7,7 @@ numbers that led to it, so that "why did it restart?" has an answer (CONTRACTS 2
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -68,8 +69,18 @@ class Sample:
 
 
 def _json(params: Mapping[str, Any]) -> str:
-    # An unserialisable number that led to an act is worth more as text than a lost event.
-    return json.dumps(dict(params), ensure_ascii=False, default=str)
+    # A value that JSON does not know is worth more as text than a lost event.
+    return json.dumps(_finite(params), ensure_ascii=False, default=str, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_finite(inner) for inner in value]
+    return value
 
 
 def insert_events(conn: sqlite3.Connection, events: Iterable[Event]) -> None:
