@@ -123,7 +123,7 @@ def step(state: PolicyState, sample: Sample, now: float, config: Config) -> tupl
     state = _levels(state, sample, now, config, out)
     state = _foreign(state, sample, config, out)
     state = _judge(state, sample, now, config, out)
-    resource = _worst(state)
+    resource = _worst(state, sample)
     if resource is None:
         if state.level is Level.OK and _all_known(state, sample):
             state = replace(state, tried=frozenset(), rest_until=None)
@@ -208,13 +208,15 @@ def _all_known(state: PolicyState, sample: Sample) -> bool:
     return state.ram.known and (state.vram.known or state.vram.level is Level.OK)
 
 
-def _worst(state: PolicyState) -> Resource | None:
-    """The resource to act on: known, under pressure, ours. RAM before VRAM at the same level."""
+def _worst(state: PolicyState, sample: Sample) -> Resource | None:
+    """The resource to act on: under pressure, known, and known to be ours. RAM before VRAM at one level."""
     found: Resource | None = None
     names: tuple[Resource, Resource] = ("ram", "vram")
     for name in names:
         levels = state.of(name)
         if not levels.known or levels.level is Level.OK or name in state.foreign:
+            continue
+        if sample.own_bytes(name) is None:
             continue
         if found is None or levels.level > state.of(found).level:
             found = name

@@ -1,0 +1,185 @@
+"""Random memory walks with faults: what the ladder must never do, and that it finds back to rest."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daemon import policy
+from daemon.levels import Level
+from daemon.policy import Act, PolicyState, Rung
+from daemon.sample import OwnProcess, RamReading, Sample, VramReading
+from pipeline.clock import FakeClock
+from pipeline.profile import Config
+
+MIB = 1024**2
+TOTAL = 4096 * MIB
+CARD = 6144 * MIB
+CONFIG = Config()
+SETTLE = {
+    Rung.TRIM: CONFIG.guard.settle.trim_s,
+    Rung.UNLOAD: CONFIG.guard.settle.unload_s,
+    Rung.RECYCLE_WEB: CONFIG.guard.settle.drain_s,
+    Rung.DRAIN: CONFIG.guard.settle.drain_s,
+    Rung.KILL: CONFIG.guard.settle.kill_s,
+}
+
+
+@dataclass
+class Machine:
+    """A small world that carries acts out, badly: trims free nothing, drains hang, the dead stay."""
+
+    rng: random.Random
+    clock: FakeClock = field(default_factory=FakeClock)
+    others: int = 1000 * MIB
+    others_vram: int = 500 * MIB
+    own: dict[int, OwnProcess] = field(default_factory=dict)
+    dying: dict[int, float] = field(default_factory=dict)
+    next_pid: int = 100
+    stride: int = 300
+
+    def spawn(self, name: str, rss: int, vram: int | None) -> None:
+        self.next_pid += 1
+        self.own[self.next_pid] = OwnProcess(name, self.next_pid, rss, vram, base_rss_bytes=rss)
+
+    def sample(self) -> Sample:
+        own = tuple(self.own.values())
+        used = self.others + sum(p.rss_bytes or 0 for p in own)
+        vram_used = self.others_vram + sum(p.vram_bytes or 0 for p in own)
+        ram = RamReading(max(0, TOTAL - used), TOTAL) if self.rng.random() > 0.05 else None
+        vram = VramReading(max(0, CARD - vram_used), CARD) if self.rng.random() > 0.1 else None
+        if self.rng.random() < 0.03 and own:
+            own = (replace(own[0], rss_bytes=None), *own[1:])
+        return Sample(ram, vram, own)
+
+    def live(self) -> None:
+        """A tick of the world."""
+        self.others = min(TOTAL, max(0, self.others + self.rng.randint(-self.stride, self.stride) * MIB))
+        self.others_vram = min(
+            CARD, max(0, self.others_vram + self.rng.randint(-self.stride, self.stride) * MIB)
+        )
+        for pid, process in list(self.own.items()):
+            if self.dying.get(pid, float("inf")) <= self.clock.mono or self.rng.random() < 0.005:
+                del self.own[pid]
+                self.dying.pop(pid, None)
+                continue
+            grown = max(MIB, (process.rss_bytes or 0) + self.rng.randint(-self.stride // 15, self.stride // 7) * MIB)
+            vram = process.vram_bytes
+            self.own[pid] = replace(
+                process,
+                rss_bytes=grown,
+                vram_bytes=None if vram is None else max(0, vram + self.rng.randint(-50, 80) * MIB),
+                idle=self.rng.random() < 0.5 if not process.is_web else True,
+            )
+        names = {p.name for p in self.own.values()}
+        if "web" not in names:
+            self.spawn("web", 150 * MIB, None)
+        if self.rng.random() < 0.1:
+            for name, rss, vram in (("worker:builtin", 250, None), ("worker:cosyvoice3", 900, 2500)):
+                if name not in names:
+                    self.spawn(name, rss * MIB, None if vram is None else vram * MIB)
+
+    def carry_out(self, act: Act) -> None:
+        for pid in act.pids:
+            if pid not in self.own:
+                continue
+            if act.rung is Rung.TRIM:
+                if self.rng.random() < 0.5:
+                    p = self.own[pid]
+                    self.own[pid] = replace(p, rss_bytes=round((p.rss_bytes or 0) * 0.8))
+            elif act.rung is Rung.KILL:
+                self.dying[pid] = self.clock.mono + self.rng.choice([0.0, 0.5])
+            elif self.rng.random() < 0.7:
+                self.dying[pid] = self.clock.mono + self.rng.random() * act.deadline_s
+            # else: it ignores us
+
+
+def check_act(before: PolicyState, state: PolicyState, act: Act, sample: Sample, now: float) -> None:
+    """What must hold of every act."""
+    flying = before.in_flight
+    present = {p.pid for p in sample.own}
+    assert set(act.pids) <= present, "acts on what is gone"
+    assert sample.free_bytes(act.resource) is not None, "acts on an unknown reading"
+    assert sample.own_bytes(act.resource) is not None, "acts without knowing whose memory it is"
+    assert act.resource not in state.foreign, "acts on what others do"
+    assert state.of(act.resource).level is not Level.OK, "acts without pressure"
+    if act.rung is Rung.KILL:
+        assert state.of(act.resource).level is Level.CRITICAL
+        largest = max(p.bytes_of(act.resource) or 0 for p in sample.own)
+        target = next(p for p in sample.own if p.pid == act.pids[0])
+        assert target.bytes_of(act.resource) == largest
+    if act.rung is Rung.TRIM:
+        assert state.of(act.resource).level is Level.LOW
+    assert state.in_flight is not None and state.in_flight.act == act
+    if flying is not None:
+        ended = now >= (flying.settle_until if flying.settle_until is not None else flying.overdue_at)
+        assert ended or act.rung > flying.act.rung, "two actions in flight"
+        if not ended:
+            assert state.level is Level.CRITICAL, "at LOW there is time to see what came of it"
+
+
+def walk(seed: int, ticks: int) -> int:
+    rng = random.Random(seed)
+    world = Machine(rng, stride=rng.choice([10, 60, 300]))
+    state, acts = PolicyState(), 0
+    last: tuple[Act, float] | None = None
+    for _ in range(ticks):
+        world.clock.advance(0.25 if state.level is not Level.OK else 1.0)
+        world.live()
+        sample, now = world.sample(), world.clock.mono
+        before = state
+        state, out = policy.step(state, sample, now, CONFIG)
+        found = [o for o in out if isinstance(o, Act)]
+        assert len(found) <= 1
+        for act in found:
+            check_act(before, state, act, sample, now)
+            if last is not None and act.rung <= last[0].rung:
+                assert now - last[1] >= min(SETTLE[last[0].rung], 0.25), "no time to settle"
+                if last[0].rung is act.rung:
+                    assert now - last[1] >= SETTLE[act.rung]
+            last = (act, now)
+            acts += 1
+            world.carry_out(act)
+    # The pressure goes: back to rest, whatever state it was in.
+    for _ in range(400):
+        world.clock.advance(1.0)
+        rest = Sample(RamReading(3900 * MIB, TOTAL), VramReading(6000 * MIB, CARD), ())
+        state, out = policy.step(state, rest, world.clock.mono, CONFIG)
+        assert not any(isinstance(o, Act) for o in out)
+    assert state.level is Level.OK and state.in_flight is None
+    assert not state.tried and not state.foreign and state.rest_until is None
+    return acts
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 120))
+def test_random_walks_keep_the_rules(seed: int, ticks: int) -> None:
+    walk(seed, ticks)
+
+
+def test_the_walks_do_reach_every_rung() -> None:
+    """Otherwise the rules above would hold for nothing."""
+    seen: set[Rung] = set()
+    for seed in range(40):
+        rng = random.Random(seed)
+        world, state = Machine(rng, stride=20), PolicyState()
+        for _ in range(1000):
+            world.clock.advance(0.25)
+            world.live()
+            state, out = policy.step(state, world.sample(), world.clock.mono, CONFIG)
+            for act in (o for o in out if isinstance(o, Act)):
+                seen.add(act.rung)
+                world.carry_out(act)
+    assert seen == set(Rung)
+
+
+def test_it_decides_thousands_of_times_a_second() -> None:
+    state, sample = PolicyState(), Machine(random.Random(1)).sample()
+    began = time.perf_counter()
+    for tick in range(2000):
+        state, _ = policy.step(state, sample, float(tick), CONFIG)
+    assert 2000 / (time.perf_counter() - began) > 2000
