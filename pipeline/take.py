@@ -19,7 +19,7 @@ import numpy as np
 from pipeline.audio.files import SegmentWriter
 from pipeline.codes import CosydError
 from pipeline.engines.base import Engine, F32Mono, Options, Segment, VoiceFeatures
-from pipeline.jobs import SAMPLE_RATE, SEED_MAX, has_words
+from pipeline.jobs import SEED_MAX, has_words
 
 SILENCE_PEAK = 10 ** (-50 / 20)
 """Speech whose loudest sample stays below -50 dBFS is silent: far below the softest voice, above dither."""
@@ -124,7 +124,7 @@ def speak_segment(
     confirm: Callable[[], bool] = lambda: True,
     open_writer: OpenWriter = SegmentWriter,
 ) -> Take:
-    """Make `NNNN.pcm` of `segment`, its pause included; `options(take)` says how take 0, 1 is spoken.
+    """Make `NNNN.pcm` of `segment`; `options(take)` says how take 0, 1 is spoken.
 
     `on_chunk` is called after each chunk is in the file. `confirm` is asked right before the file gets its
     final name: False means that the job is no longer ours. Raises Interrupted, CosydError(bad_take) after the
@@ -150,8 +150,5 @@ def speak_segment(
                 continue
             if stop.is_set() or not confirm():
                 raise Interrupted
-            pause = round(segment.pause_s * SAMPLE_RATE)
-            writer.append(np.zeros(pause, np.float32))
-            samples = writer.finish()
-            return Take(samples=samples, retries=take, seed=chosen.seed)
+            return Take(samples=writer.finish(), retries=take, seed=chosen.seed)
     raise AssertionError("unreachable: the last take returns or raises")

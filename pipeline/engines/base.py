@@ -130,7 +130,7 @@ class Engine(Protocol):
     def synthesize(
         self, segment: Segment, voice: VoiceFeatures | str, options: Options, stop: StopFlag
     ) -> Iterator[F32Mono]:
-        """Chunks of at most a second; ends early when `stop` is set."""
+        """Chunks of at most a second, `segment.pause_s` of silence last; ends early when `stop` is set."""
         ...
 
     def synthesize_many(

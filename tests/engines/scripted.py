@@ -99,6 +99,7 @@ class ScriptedEngine:
                 self._trouble(words, segment.text, stop)
             if stop.is_set():
                 return
+        yield np.zeros(round(segment.pause_s * SAMPLE_RATE), np.float32)
 
     def synthesize_many(
         self, segments: Sequence[Segment], voice: VoiceFeatures | str, options: Options, stop: StopFlag
