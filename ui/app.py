@@ -33,7 +33,8 @@ from ui.services import Services
 
 log = logging.getLogger("cosyd.web")
 LANGUAGES: tuple[Language, ...] = ("zh", "en")
-_ASSETS = {"page.js": "text/javascript; charset=utf-8", "page.css": "text/css; charset=utf-8"}
+_SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
+_ASSETS = {"base.js": _SCRIPT, "speak.js": _SCRIPT, "house.js": _SCRIPT, "page.css": _STYLE}
 
 
 class Languages:

@@ -14,6 +14,7 @@ from typing import Any
 
 import gradio as gr
 
+from pipeline.audio.encode import missing_program
 from pipeline.jobs import SPEED_MAX, SPEED_MIN
 from pipeline.messages import Language, catalogue, render
 from ui.services import Services
@@ -32,6 +33,9 @@ FONT = [
     "sans-serif",
 ]
 FONT_MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
+SCRIPTS = ("base", "speak", "house")
+OFFERED = ("mp3", "wav", "flac", "opus", "aac")
+"""Formats to download, the one that plays everywhere first; pcm is for programs."""
 _SHARED_SECTIONS = ("page.", "state.", "wait.", "error.")
 
 
@@ -77,14 +81,14 @@ def head(language: Language, services: Services, version: str) -> str:
         "language": language,
         "texts": texts,
         "limit": services.config.limits.text_chars,
-        "defaultVoice": services.config.web.default_voice,
+        "formats": [name for name in OFFERED if not missing_program(name)],
     }
     # "<" would end the script element early if a text had it.
     data = json.dumps(config, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f"<script>window.COSYD={data}</script>"
         f'<link rel="stylesheet" href="assets/cosyd/page.css?v={version}">'
-        f'<script defer src="assets/cosyd/page.js?v={version}"></script>'
+        + "".join(f'<script defer src="assets/cosyd/{name}.js?v={version}"></script>' for name in SCRIPTS)
     )
 
 
@@ -105,9 +109,8 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
         title=text("title"),
         analytics_enabled=False,
         delete_cache=(CACHE_EVERY_S, CACHE_KEPT_S),
-        fill_width=True,
     ) as page:
-        gr.HTML(
+        _html(
             f'<header class="cosyd-head"><div class="cosyd-brand"><span class="cosyd-logo" aria-hidden="true">'
             f"<i></i><i></i><i></i><i></i></span><span><b>cosyd</b><small>{mark('tagline')}</small></span></div>"
             f'<div class="cosyd-strip" id="cosyd-strip" role="status" aria-live="off"></div>'
@@ -115,12 +118,12 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
             f' aria-label="{mark("language_switch_label")}">{mark("language_switch")}</a></header>'
             f'<div id="cosyd-notice" class="cosyd-notice" role="alert" hidden></div>'
             f"<noscript>{mark('no_script')}</noscript>",
-            elem_classes="cosyd-top",
+            "cosyd-top",
         )
         with gr.Tabs(elem_id="cosyd-tabs", elem_classes="cosyd-tabs"):
             with gr.Tab(text("tab_speak"), id="speak"):
                 with gr.Column(elem_classes="cosyd-card"):
-                    gr.HTML(_modes(mark), elem_classes="cosyd-bare")
+                    _html(_modes(mark), "cosyd-bare")
                     spoken = gr.Textbox(
                         label=text("text_label"),
                         placeholder=text("text_placeholder"),
@@ -129,7 +132,7 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                         elem_id="cosyd-text",
                         elem_classes="cosyd-text",
                     )
-                    gr.HTML('<div id="cosyd-count" class="cosyd-count"></div>', elem_classes="cosyd-bare")
+                    _html('<div id="cosyd-count" class="cosyd-count"></div>', "cosyd-bare")
                     with gr.Row(elem_classes="cosyd-choices"):
                         voice = gr.Dropdown(
                             voices,
@@ -147,20 +150,18 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                             step=0.05,
                             label=text("speed_label"),
                             elem_id="cosyd-speed",
-                            min_width=200,
+                            min_width=150,
                             scale=4,
                             buttons=[],
                         )
-                        seed = gr.Number(
-                            value=None,
-                            precision=0,
-                            minimum=0,
-                            maximum=2**31 - 1,
+                        seed = gr.Textbox(  # a Number shows 0 for "none", and 0 is a seed
                             label=text("seed_label"),
-                            placeholder="–",
-                            info=None,
+                            placeholder=text("seed_random"),
+                            lines=1,
+                            max_lines=1,
+                            max_length=10,
                             elem_id="cosyd-seed",
-                            min_width=120,
+                            min_width=96,
                             scale=2,
                         )
                     with gr.Row(elem_classes="cosyd-actions"):
@@ -168,29 +169,29 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                             text("generate"), variant="primary", elem_id="cosyd-generate", size="lg"
                         )
                         stop = gr.Button(text("stop"), variant="secondary", elem_id="cosyd-stop", size="lg")
-                    gr.HTML(
+                    _html(
                         '<section id="cosyd-now" class="cosyd-now" aria-live="polite" hidden></section>',
-                        elem_classes="cosyd-bare",
+                        "cosyd-bare",
                     )
             with gr.Tab(text("tab_voices"), id="voices"):
                 with gr.Column(elem_classes="cosyd-card"):
-                    gr.HTML(_voices(mark), elem_classes="cosyd-bare")
+                    _html(_voices(mark), "cosyd-bare")
             with gr.Tab(text("tab_history"), id="history"):
                 with gr.Column(elem_classes="cosyd-card"):
-                    gr.HTML(_history(mark), elem_classes="cosyd-bare")
+                    _html(_history(mark), "cosyd-bare")
             with gr.Tab(text("tab_status"), id="status"):
                 with gr.Column(elem_classes="cosyd-card"):
-                    gr.HTML('<div id="cosyd-status" class="cosyd-status"></div>', elem_classes="cosyd-bare")
+                    _html('<div id="cosyd-status" class="cosyd-status"></div>', "cosyd-bare")
                     with gr.Row(elem_classes="cosyd-house"):
                         with gr.Column(min_width=200):
                             free = gr.Button(text("free_memory"), elem_id="cosyd-free")
-                            gr.HTML(f"<small>{mark('free_memory_info')}</small>", elem_classes="cosyd-bare")
+                            _html(f"<small>{mark('free_memory_info')}</small>", "cosyd-bare")
                         with gr.Column(min_width=200):
                             restart = gr.Button(text("restart_app"), elem_id="cosyd-restart")
-                            gr.HTML(f"<small>{mark('restart_info')}</small>", elem_classes="cosyd-bare")
-                    gr.HTML(
+                            _html(f"<small>{mark('restart_info')}</small>", "cosyd-bare")
+                    _html(
                         f'<h3 class="cosyd-h">{mark("events")}</h3><ol id="cosyd-events" class="cosyd-events"></ol>',
-                        elem_classes="cosyd-bare",
+                        "cosyd-bare",
                     )
         fill = gr.Button("fill", elem_id="cosyd-fill", elem_classes="cosyd-hidden")
         _in_browser(
@@ -209,6 +210,11 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
         )
         gr.api(speak, api_name="speak", concurrency_limit=None)
     return page
+
+
+def _html(markup: str, kind: str) -> None:
+    """Markup of ours, without the styles Gradio gives to text."""
+    gr.HTML(markup, apply_default_css=False, elem_classes=kind)
 
 
 def _in_browser(button: gr.Button, js: str, inputs: list[Any] | None = None) -> None:

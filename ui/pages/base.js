@@ -1,0 +1,132 @@
+// What the page's scripts share: texts, requests that outlive an exchanged web process, and small DOM helpers.
+// No library, nothing from another host. Texts come from pipeline/messages through window.COSYD.
+"use strict";
+window.cosyd = (() => {
+  const setup = window.COSYD;
+  const zh = setup.language === "zh";
+  const HAN = /\p{Script=Han}/u;
+
+  function sizeText(bytes) {
+    let value = Math.abs(bytes), unit = "B";
+    for (const bigger of ["KB", "MB", "GB", "TB"]) {
+      if (value < 1000) break;
+      value /= 1024;
+      unit = bigger;
+    }
+    const digits = (unit === "GB" || unit === "TB") && value < 100 ? 1 : 0;
+    return `${value.toFixed(digits).replace(/\.0$/, "")} ${unit}`;
+  }
+
+  function timeText(seconds) {
+    const unit = zh ? ["秒", "分钟", "小时", "天"] : ["s", "min", "h", "days"];
+    if (seconds < 10) return `${seconds.toFixed(1).replace(/\.0$/, "")} ${unit[0]}`;
+    if (seconds < 90) return `${Math.round(seconds)} ${unit[0]}`;
+    if (seconds < 5400) return `${Math.round(seconds / 60)} ${unit[1]}`;
+    if (seconds < 172800) return `${Math.round(seconds / 3600)} ${unit[2]}`;
+    return `${Math.round(seconds / 86400)} ${unit[3]}`;
+  }
+
+  // The same filling as pipeline.messages: between two Han characters there is no blank.
+  function fill(template, params) {
+    let out = "", gap = false, at = 0;
+    for (const hole of template.matchAll(/\{(\w+)(?::(\w+))?\}/g)) {
+      let literal = template.slice(at, hole.index);
+      if (gap && literal.startsWith(" ") && HAN.test(literal[1] || "")) literal = literal.slice(1);
+      out += literal;
+      at = hole.index + hole[0].length;
+      const raw = params[hole[1]];
+      const value = raw === undefined || raw === null ? "?"
+        : hole[2] === "size" ? sizeText(raw) : hole[2] === "time" ? timeText(raw) : String(raw);
+      if (zh && HAN.test(value[0] || "") && out.endsWith(" ") && HAN.test(out.at(-2) || "")) out = out.slice(0, -1);
+      gap = zh && HAN.test(value.at(-1) || "");
+      out += value;
+    }
+    let rest = template.slice(at);
+    if (gap && rest.startsWith(" ") && HAN.test(rest[1] || "")) rest = rest.slice(1);
+    return out + rest;
+  }
+
+  const has = (key) => key in setup.texts;
+  const t = (key, params = {}) => fill(setup.texts[key] ?? setup.texts[`page.${key}`] ?? key, params);
+
+  class Refused extends Error {}  // the server answered, and its sentence is the message
+
+  const url = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href;
+
+  async function api(method, path, body) {
+    let answer;
+    try {
+      answer = await fetch(url(path), {
+        method,
+        headers: body === undefined ? {} : { "Content-Type": "application/json" },
+        body: body === undefined ? undefined : JSON.stringify(body),
+      });
+    } catch {
+      throw new Error(t("failed_fetch"));
+    }
+    let data = null;
+    try { data = await answer.json(); } catch { /* a proxy's own error page */ }
+    if (answer.status === 401) location.reload();
+    if (!answer.ok) {
+      if (data?.error?.message) throw new Refused(data.error.message);
+      throw new Error(t("failed_fetch"));
+    }
+    return data;
+  }
+
+  function el(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (value === true) made.setAttribute(name, "");
+      else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value);
+    }
+    made.append(...children.filter((child) => child !== null && child !== undefined));
+    return made;
+  }
+
+  const find = (id) => document.getElementById(`cosyd-${id}`);
+  const shown = (id) => { const e = find(id); return e && e.offsetParent !== null ? e : null; };
+
+  let noticeTimer = 0;
+  function notice(text, kind = "info") {
+    const box = find("notice");
+    if (!box) return;
+    clearTimeout(noticeTimer);
+    box.textContent = text;
+    box.dataset.kind = kind;
+    box.hidden = !text;
+    if (text) noticeTimer = setTimeout(() => { box.hidden = true; }, kind === "error" ? 12000 : 4000);
+  }
+
+  // Runs `work` now and then, one run at a time, slower while the tab is hidden. `work` returns ms until the next.
+  function repeat(work, ms) {
+    const run = async () => {
+      let next = ms;
+      try { next = (await work()) ?? ms; } catch { next = Math.max(ms, 1500); }
+      setTimeout(run, document.hidden ? Math.max(next, 5000) : next);
+    };
+    run();
+  }
+
+  function audioUrl(id, format, download) {
+    return url(`api/jobs/${id}/audio?format=${format}${download ? "&download=1" : ""}`);
+  }
+
+  function downloads(id) {
+    return el("details", { class: "cosyd-downloads" },
+      el("summary", {}, t("download")),
+      el("div", {}, ...setup.formats.map((format) => el("a", {
+        href: audioUrl(id, format, true), download: "", "aria-label": t("download_as", { format }),
+      }, format))));
+  }
+
+  // Menus close when one clicks elsewhere.
+  document.addEventListener("click", (event) => {
+    for (const open of document.querySelectorAll("details.cosyd-downloads[open]")) {
+      if (!open.contains(event.target)) open.open = false;
+    }
+  });
+
+  return { setup, t, has, api, url, el, find, shown, notice, repeat, audioUrl, downloads, Refused, HAN, sizeText, timeText };
+})();

@@ -1,0 +1,221 @@
+// Recordings, voices, status and the strip in the head. Each list is filled when its tab is first seen.
+"use strict";
+(() => {
+  const { setup, t, has, api, el, find, shown, notice, repeat, audioUrl, downloads } = window.cosyd;
+  const when = new Intl.DateTimeFormat(setup.language === "zh" ? "zh-CN" : navigator.language.startsWith("en") ? navigator.language : "en",
+    { dateStyle: "medium", timeStyle: "short" });
+  const names = new Map();
+  let voices = null, list = null, cursor = null, query = "", typing = 0, state = null;
+
+  // -- recordings -------------------------------------------------------------------------------------
+
+  function item(recording) {
+    const player = el("div", { class: "cosyd-item-player" });
+    const facts = [
+      names.get(recording.voice) ?? recording.voice,
+      when.format(new Date(recording.created_at)),
+      recording.audio_seconds ? window.cosyd.timeText(recording.audio_seconds) : null,
+      recording.stand_in ? t("stands_in") : null,
+    ].filter(Boolean).join(" · ");
+    const remove = el("button", { type: "button", class: "cosyd-link cosyd-danger" }, t("delete"));
+    remove.addEventListener("click", async () => {
+      if (!remove.dataset.sure) {
+        remove.dataset.sure = "1";
+        remove.textContent = t("delete_sure");
+        setTimeout(() => { delete remove.dataset.sure; remove.textContent = t("delete"); }, 4000);
+        return;
+      }
+      try {
+        await api("DELETE", `api/history/${recording.id}`);
+        row.remove();
+        list = list.filter((other) => other.id !== recording.id);
+        if (!list.length) drawHistory();
+        notice(t("deleted"));
+      } catch (error) { notice(error.message, "error"); }
+    });
+    const play = el("button", {
+      type: "button", class: "cosyd-play", "aria-label": t("play"), title: t("play"),
+      onclick: () => {
+        const audio = el("audio", { controls: true, src: audioUrl(recording.id, "mp3"), preload: "auto" });
+        player.replaceChildren(audio);
+        play.hidden = true;
+        audio.play().catch(() => {});
+      },
+    });
+    const row = el("article", { class: "cosyd-item" },
+      recording.audio ? play : el("span", { class: "cosyd-play cosyd-none", "aria-hidden": "true" }),
+      el("div", { class: "cosyd-item-main" },
+        el("p", { class: "cosyd-item-text" }, recording.text.length > 400 ? `${recording.text.slice(0, 400)}…` : recording.text),
+        el("p", { class: "cosyd-item-facts" },
+          recording.status === "done" ? null : el("span", { class: `cosyd-tag cosyd-${recording.status}` }, t(`status_${recording.status}`)),
+          facts),
+        recording.error && recording.status === "failed" ? el("p", { class: "cosyd-item-error" }, recording.error.message) : null,
+        player,
+        el("div", { class: "cosyd-item-acts" },
+          recording.audio ? downloads(recording.id) : null,
+          el("button", { type: "button", class: "cosyd-link", onclick: () => window.cosyd.use(recording) }, t("rerun")),
+          remove)));
+    return row;
+  }
+
+  function drawHistory() {
+    const box = find("history");
+    if (!box || list === null) return;
+    box.dataset.drawn = "1";
+    box.replaceChildren(...(list.length ? list.map(item)
+      : [el("p", { class: "cosyd-empty" }, t(query ? "history_none" : "history_empty"))]));
+    const more = find("more");
+    if (more) more.hidden = cursor === null;
+  }
+
+  async function loadHistory(further) {
+    const wanted = query;
+    const path = `api/history?limit=20&q=${encodeURIComponent(query)}${further && cursor ? `&before=${cursor}` : ""}`;
+    const found = await api("GET", path);
+    if (wanted !== query) return;
+    list = further ? [...list, ...found.recordings] : found.recordings;
+    cursor = found.next;
+    drawHistory();
+  }
+
+  document.addEventListener("input", (event) => {
+    if (event.target.id !== "cosyd-search") return;
+    clearTimeout(typing);
+    typing = setTimeout(() => { query = event.target.value; loadHistory(false).catch((e) => notice(e.message, "error")); }, 200);
+  });
+  document.addEventListener("click", (event) => {
+    if (event.target.id === "cosyd-more") loadHistory(true).catch((e) => notice(e.message, "error"));
+  });
+  window.addEventListener("cosyd-done", () => { list = null; if (find("history")) delete find("history").dataset.drawn; });
+
+  // -- voices -----------------------------------------------------------------------------------------
+
+  const languageName = (tag) => {
+    try { return new Intl.DisplayNames([setup.language === "zh" ? "zh-CN" : "en"], { type: "language" }).of(tag); } catch { return tag; }
+  };
+
+  function drawVoices(box) {
+    box.dataset.drawn = "1";
+    box.replaceChildren(...voices.map((voice) => el("article", { class: "cosyd-voice" },
+      el("b", {}, voice.name),
+      el("p", {}, ...voice.languages.slice(0, 6).map((tag) => el("span", { class: "cosyd-tag" }, languageName(tag))),
+        voice.languages.length > 6 ? el("span", { class: "cosyd-tag" }, `+${voice.languages.length - 6}`) : null),
+      el("button", {
+        type: "button", class: "cosyd-button",
+        onclick: () => {
+          const text = document.querySelector("#cosyd-text textarea")?.value ?? "";
+          window.cosyd.use({ text, voice: voice.id, speed: 1, seed: null });
+          notice("");
+        },
+      }, t("voice_use")))));
+  }
+
+  // -- status -----------------------------------------------------------------------------------------
+
+  const level = (name) => (has(`state.level.${name}`) ? t(`state.level.${name}`) : "");
+  const worst = () => {
+    const engines = Object.entries(state?.engines ?? {});
+    const rank = ["ready", "absent", "draining", "starting", "stopping", "backoff", "waiting_memory", "failed"];
+    return engines.sort((a, b) => rank.indexOf(b[1].state) - rank.indexOf(a[1].state))[0];
+  };
+
+  function pill(label, value, kind) {
+    return el("span", { class: "cosyd-pill", "data-kind": kind ?? "ok" }, el("em", {}, label), el("span", {}, value));
+  }
+
+  function drawStrip() {
+    const box = find("strip");
+    if (!box) return;
+    if (!state?.known) { box.replaceChildren(pill(t("engine"), t("unknown"), "unknown")); return; }
+    const pills = [];
+    const { ram, vram, queue } = state;
+    if (ram?.available_bytes != null) pills.push(pill(t("ram"), window.cosyd.sizeText(ram.available_bytes), ram.level));
+    if (vram?.free_bytes != null) pills.push(pill(t("vram"), window.cosyd.sizeText(vram.free_bytes), vram.level));
+    const engine = worst();
+    if (engine) {
+      const calm = ["ready", "absent"].includes(engine[1].state);
+      pills.push(pill(t("engine"), calm ? t("ready") : t(`state.engine.${engine[1].state}`),
+        engine[1].state === "failed" ? "critical" : calm ? "ok" : "low"));
+    }
+    const work = queue.queued + queue.running;
+    pills.push(pill(t("queue"), work ? [queue.running ? t("queue_running", { count: queue.running }) : null,
+      queue.queued ? t("queue_count", { count: queue.queued }) : null].filter(Boolean).join(" · ") : t("queue_empty"), "ok"));
+    box.replaceChildren(...pills);
+  }
+
+  function meter(label, free, total, name) {
+    const used = total ? Math.max(0, Math.min(1, 1 - free / total)) : 0;
+    return el("div", { class: "cosyd-meter", "data-kind": name ?? "ok" },
+      el("div", { class: "cosyd-meter-head" }, el("b", {}, label), el("span", {}, level(name))),
+      el("div", { class: "cosyd-bar" }, el("i", { style: `width:${used * 100}%` })),
+      el("small", {}, t("ram_free", { free, total })));
+  }
+
+  function fact(title, value, detail, kind) {
+    return el("div", { class: "cosyd-fact", "data-kind": kind ?? "ok" }, el("b", {}, title), el("span", {}, value),
+      detail ? el("small", {}, detail) : null);
+  }
+
+  function drawStatus(box) {
+    if (!state?.known) { box.replaceChildren(el("p", { class: "cosyd-empty" }, t("unknown"))); return; }
+    const { ram, vram, swap, engines, web, pressure } = state;
+    const meters = [];
+    if (ram?.available_bytes != null) meters.push(meter(t("ram"), ram.available_bytes, ram.total_bytes, ram.level));
+    if (vram?.free_bytes != null) meters.push(meter(vram.name ? `${t("vram")} · ${vram.name}` : t("vram"), vram.free_bytes, vram.total_bytes, vram.level));
+    if (swap?.total_bytes) meters.push(meter(t("swap"), swap.total_bytes - swap.used_bytes, swap.total_bytes, null));
+    const foreign = (pressure?.foreign ?? []).map((p) => el("p", { class: "cosyd-warn" }, t("foreign", p)));
+    const facts = Object.entries(engines ?? {}).map(([name, e]) => fact(`${t("engine")} · ${name}`, t(`state.engine.${e.state}`),
+      e.message ?? [e.rss_bytes ? t("uses", { bytes: e.rss_bytes }) : null, e.restarts ? t("restarts", { count: e.restarts }) : null].filter(Boolean).join(" · "),
+      e.state === "failed" ? "critical" : "ok"));
+    if (web?.rss_bytes) facts.push(fact(t("page_process"), t(`state.engine.${web.state}`), t("uses", { bytes: web.rss_bytes })));
+    box.replaceChildren(el("div", { class: "cosyd-meters" }, ...meters), ...foreign, el("div", { class: "cosyd-facts" }, ...facts));
+  }
+
+  async function drawEvents(box) {
+    const { events } = await api("GET", "api/events");
+    box.replaceChildren(...(events.length ? events.map((event) => el("li", { "data-kind": event.level ?? "ok" },
+      el("time", { datetime: event.at }, when.format(new Date(event.at))), el("span", {}, event.message)))
+      : [el("li", {}, el("span", {}, t("events_empty")))]));
+  }
+
+  async function act(path, done) {
+    try { notice(done(await api("POST", path, {}))); } catch (error) { notice(error.message, "error"); }
+  }
+
+  Object.assign(window.cosyd, {
+    freeMemory: () => act("api/actions/trim", ({ freed_bytes: bytes }) => (bytes ? t("freed", { bytes }) : t("freed_none"))),
+    restart: () => act("api/actions/restart", () => t("restarted")),
+  });
+
+  let eventsAt = 0;
+  async function look() {
+    state = await api("GET", "api/state");
+    drawStrip();
+    const box = shown("status");
+    if (!box) return;
+    drawStatus(box);
+    if (Date.now() - eventsAt > 3000 && find("events")) {
+      eventsAt = Date.now();
+      await drawEvents(find("events"));
+    }
+  }
+  repeat(async () => {
+    await look();
+    return shown("status") || document.body.classList.contains("cosyd-busy") ? 1000 : 3000;
+  }, 2000);
+  repeat(async () => {
+    if (voices === null) {
+      ({ voices } = await api("GET", "api/voices"));
+      for (const voice of voices) names.set(voice.id, voice.name);
+    }
+    const statusBox = shown("status");
+    if (statusBox && !statusBox.firstChild && state) { eventsAt = 0; await look(); }
+    const voiceBox = shown("voices");
+    if (voiceBox && !voiceBox.dataset.drawn) drawVoices(voiceBox);
+    const historyBox = shown("history");
+    if (historyBox && !historyBox.dataset.drawn) {
+      if (list === null) await loadHistory(false); else drawHistory();
+    }
+    return 250;
+  }, 250);
+})();
