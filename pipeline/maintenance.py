@@ -36,7 +36,7 @@ from pipeline.store.migrate import os_storage_error, report_failure
 RAW_SAMPLES_S = 7 * 86400.0
 """10 s rows are kept for a week, then hourly means,"""
 HOURLY_SAMPLES_S = 365 * 86400.0
-"""those for a year."""
+"""those for a year; events as long."""
 
 _BACKUP = re.compile(r"cosyd-\d{8}-\d{6}\.db")
 _STALE_PART_S = 86400.0
@@ -85,7 +85,8 @@ def backup(conn: sqlite3.Connection, paths: StatePaths, config: Config, now: flo
 
 
 def thin_samples(conn: sqlite3.Connection, paths: StatePaths, config: Config, now: float) -> Numbers:
-    """Samples older than a week become one row an hour (unknowns left out of the mean), a year's stay.
+    """Samples older than a week become one row an hour (unknowns left out of the mean), a year's stay,
+    and so do a year's events.
 
     Hour by hour, each in a short transaction; a thinned hour has one row, so doing it twice changes nothing.
     """
@@ -109,8 +110,10 @@ def thin_samples(conn: sqlite3.Connection, paths: StatePaths, config: Config, no
                 (row["hour"] + ":00:00.000000Z", *tuple(mean)),
             )
     with write_transaction(conn):
-        dropped = conn.execute("DELETE FROM samples WHERE at<?", (utc_text(now - HOURLY_SAMPLES_S),)).rowcount
-    return {"hours": len(hours), "dropped": dropped}
+        year = (utc_text(now - HOURLY_SAMPLES_S),)
+        dropped = conn.execute("DELETE FROM samples WHERE at<?", year).rowcount
+        events = conn.execute("DELETE FROM events WHERE at<?", year).rowcount
+    return {"hours": len(hours), "dropped": dropped, "events_dropped": events}
 
 
 TASKS: dict[str, Callable[[sqlite3.Connection, StatePaths, Config, float], Numbers]] = {

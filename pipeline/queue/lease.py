@@ -91,13 +91,16 @@ def retry_leaner(
         return _return_or_fail(conn, row, now, code="out_of_memory", poison=False, not_before=not_before)
 
 
-def requeue_owner(conn: sqlite3.Connection, owner: str, now: float) -> list[Requeued]:
+def requeue_owner(
+    conn: sqlite3.Connection, owner: str, now: float, *, crashed: bool = True
+) -> list[Requeued]:
     """Return every job that the dead `owner` held: attempt + 1, the segment it was on has one crash more.
 
     A job fails with `worker_died`, generation row included, after MAX_ATTEMPTS or when one segment has
-    POISON_CRASHES. Cancelled ones end as cancelled.
+    POISON_CRASHES. Cancelled ones end as cancelled. `crashed` False: it was killed for want of memory or at
+    a restart, which is no fault of the segment; the attempt counts all the same.
     """
-    return _requeue(conn, "lease_owner=?", (owner,), now)
+    return _requeue(conn, "lease_owner=?", (owner,), now, crashes=int(crashed))
 
 
 def expire_leases(conn: sqlite3.Connection, now: float, alive: Collection[str] = ()) -> list[Requeued]:
@@ -112,7 +115,9 @@ def requeue_running(conn: sqlite3.Connection, now: float) -> list[Requeued]:
     return _requeue(conn, "1", (), now)
 
 
-def _requeue(conn: sqlite3.Connection, where: str, params: tuple[object, ...], now: float) -> list[Requeued]:
+def _requeue(
+    conn: sqlite3.Connection, where: str, params: tuple[object, ...], now: float, *, crashes: int = 1
+) -> list[Requeued]:
     held_jobs = f"FROM jobs INDEXED BY jobs_active WHERE {ACTIVE} AND state='running' AND {where}"
     # A look without the write lock: nothing to return is the rule, each few seconds.
     if conn.execute(f"SELECT 1 {held_jobs} LIMIT 1", params).fetchone() is None:
@@ -123,10 +128,10 @@ def _requeue(conn: sqlite3.Connection, where: str, params: tuple[object, ...], n
             f"SELECT id, engine, attempt, cancel_requested_at {held_jobs} ORDER BY created_at",
             params,
         ).fetchall():
-            crashes = conn.execute(
-                "UPDATE segments SET state='pending', attempt=attempt+1, error_code='worker_died' "
+            hit = conn.execute(
+                "UPDATE segments SET state='pending', attempt=attempt+?, error_code='worker_died' "
                 "WHERE job_id=? AND state='running' RETURNING attempt",
-                (row["id"],),
+                (crashes, row["id"]),
             ).fetchall()
             if row["cancel_requested_at"] is not None:
                 end_in_transaction(conn, row["id"], Outcome("cancelled", error_code="cancelled"), now)
@@ -134,7 +139,7 @@ def _requeue(conn: sqlite3.Connection, where: str, params: tuple[object, ...], n
                     Requeued(row["id"], row["engine"], row["attempt"], failed=True, code="cancelled")
                 )
                 continue
-            poison = any(crash["attempt"] >= POISON_CRASHES for crash in crashes)
+            poison = any(crash["attempt"] >= POISON_CRASHES for crash in hit)
             returned.append(_return_or_fail(conn, row, now, code="worker_died", poison=poison))
     return returned
 

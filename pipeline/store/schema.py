@@ -113,6 +113,7 @@ _V1 = (
     ) STRICT
     """,
     "CREATE INDEX generations_by_engine ON generations (engine, status)",
+    "CREATE INDEX generations_by_owner ON generations (owner)",
     "CREATE INDEX generations_with_audio ON generations (finished_at) WHERE audio_path IS NOT NULL",
     """
     CREATE VIRTUAL TABLE generations_fts USING fts5 (

@@ -226,26 +226,8 @@ def fill(conn: sqlite3.Connection, count: int) -> float:
     for i, text in enumerate(texts(count)):
         when = utc_text(at + i)
         job = f"{i:016x}"
-        batch.append(
-            (
-                job + "b",
-                job,
-                when,
-                when,
-                "done",
-                text,
-                "zh",
-                "builtin",
-                "heart",
-                1,
-                1.0,
-                "bench",
-                "api",
-                "",
-                "",
-            )
-            + (search_text(text),)
-        )
+        spoken = ("done", text, "zh", "builtin", "heart", 1, 1.0, "bench", "api", "", "")
+        batch.append((job + "b", job, when, when, *spoken, search_text(text)))
         if len(batch) == 20_000:
             flush()
     if batch:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipeline import history, queue
 from pipeline.clock import utc_text
 from pipeline.codes import CosydError
-from pipeline.events import Sample, insert_samples, samples_since
+from pipeline.events import Event, Sample, insert_events, insert_samples, recent_events, samples_since
 from pipeline.maintenance import TASKS, run_task
 from pipeline.paths import StatePaths
 from pipeline.profile import Config, to_json
@@ -226,6 +226,7 @@ def test_old_samples_become_hourly_means_once(conn: sqlite3.Connection, paths: S
         conn, [Sample(old + 3600, 7, gpu_util_ratio=0.5), Sample(old + 3610, None, gpu_util_ratio=1.0)]
     )
     insert_samples(conn, [Sample(NOW - 400 * DAY, 1)])
+    insert_events(conn, [Event(NOW - 400 * DAY, "started"), Event(NOW - 300 * DAY, "started")])
     recent = [Sample(NOW - DAY + 10 * i, i) for i in range(20)]
     insert_samples(conn, recent)
     for _ in range(2):
@@ -234,6 +235,7 @@ def test_old_samples_become_hourly_means_once(conn: sqlite3.Connection, paths: S
         assert found[0] == Sample(old, 280)  # the mean 279.5, rounded to even
         assert found[1] == Sample(old + 3600, 7, gpu_util_ratio=0.75)
         assert found[2:] == recent
+        assert [event.at for event in recent_events(conn)] == [NOW - 300 * DAY]
 
 
 def test_a_failure_is_recorded_and_the_last_success_kept(conn: sqlite3.Connection, paths: StatePaths) -> None:

@@ -397,6 +397,18 @@ def test_two_deaths_on_one_piece_are_poison(conn: sqlite3.Connection) -> None:
     assert state_of(conn, job) == JobState.FAILED
 
 
+def test_a_worker_killed_for_memory_does_not_make_its_piece_poison(conn: sqlite3.Connection) -> None:
+    job = submit(conn)
+    for attempt in (1, 2):
+        token = claim(conn, job, "w")
+        planned(conn, job, token)
+        queue.begin_segment(conn, job, 0, token)
+        assert queue.requeue_owner(conn, "w", NOW, crashed=False) == [Requeued(job, "builtin", attempt + 1)]
+    claim(conn, job, "w")
+    (returned,) = queue.requeue_owner(conn, "w", NOW, crashed=False)
+    assert (returned.failed, returned.poison) == (True, False), "but three attempts are three attempts"
+
+
 def test_deaths_on_different_pieces_are_not_poison(conn: sqlite3.Connection) -> None:
     job = submit(conn)
     for piece in (0, 1):

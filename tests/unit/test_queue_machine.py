@@ -59,7 +59,9 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(lane=st.sampled_from(Lane), client=st.sampled_from("abc"))
     def accept(self, lane: Lane, client: str) -> None:
         text = f"text {len(self.accepted)}"
-        job = submit(self.conn, text, now=self.now, lane=lane, client=client, config=CONFIG)
+        # Ids by count, not by chance: a run must be the same when it is repeated.
+        job_id = f"{len(self.accepted):016x}"
+        job = submit(self.conn, text, now=self.now, lane=lane, client=client, config=CONFIG, job_id=job_id)
         self.accepted[job], self.finished[job] = text, {}
 
     @rule(target=held, pick=st.integers(0, 10))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -85,3 +87,54 @@ def test_eight_writers_lose_and_double_nothing(tmp_path: Path, rounds: Callable[
         assert rows(conn, "SELECT DISTINCT state FROM jobs") == [{"state": "done"}]
         assert rows(conn, "SELECT * FROM job_work") == []
         assert conn.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+KILLED = """
+import itertools, sys, time
+from dataclasses import replace
+from pathlib import Path
+from pipeline import queue
+from pipeline.jobs import JobRequest, Lane
+from pipeline.profile import Config
+from pipeline.queue import Outcome
+from pipeline.store.db import connect
+
+config = replace(Config(), limits=replace(Config().limits, short_requests_min=10**6))
+conn = connect(Path(sys.argv[1]), "accept")
+for i in itertools.count():
+    request = JobRequest(text=f"text {i}", voice="heart")
+    job = queue.submit(
+        conn, request, engine="e", lane=Lane.page, now=time.time(), config=config, free_bytes=2**40
+    )
+    print("accepted", job, flush=True)
+    if i % 2:
+        claim = queue.claim(conn, job, "w", time.time(), 60)
+        assert queue.end_job(conn, job, Outcome("done"), time.time(), claim.token)
+        print("ended", job, flush=True)
+"""
+
+
+def test_what_was_acknowledged_before_kill_9_is_there(
+    tmp_path: Path, rounds: Callable[[int, int], int]
+) -> None:
+    paths = new_state(tmp_path / "state")
+    said: list[tuple[str, str]] = []
+    for _ in range(rounds(4, 50)):
+        child = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(paths.database)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        for _ in range(15):
+            said.append(tuple(child.stdout.readline().split()))  # type: ignore[arg-type]
+        os.kill(child.pid, signal.SIGKILL)
+        # What it had said by the time of its death counts as well; a half line does not.
+        said += [tuple(line.split()) for line in child.stdout.read().splitlines(True) if line.endswith("\n")]  # type: ignore[misc]
+        child.stdout.close()
+        assert child.wait(10) == -signal.SIGKILL
+    with closing(opened(paths)) as conn:
+        assert conn.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        jobs = {row["id"]: row["state"] for row in conn.execute("SELECT id, state FROM jobs")}
+        ended = {row["job_id"] for row in conn.execute("SELECT job_id FROM generations")}
+        assert {job for what, job in said if what == "accepted"} <= set(jobs)
+        assert {job for what, job in said if what == "ended"} <= ended
+        assert ended == {job for job, state in jobs.items() if state == "done"}
