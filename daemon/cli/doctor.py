@@ -16,7 +16,7 @@ import psutil
 from daemon.cli import checkup, control, hardware
 from daemon.cli.checkup import Check
 from daemon.cli.frame import Command, json_option, language, print_json, state_option, text
-from daemon.cli.layers import resolve_all
+from daemon.cli.layers import current_config, resolve_all
 from daemon.cli.status import can_speak
 from daemon.sockets import find_holder
 from pipeline.codes import CosydError
@@ -47,7 +47,7 @@ def examine(paths: StatePaths) -> list[Check]:
         _program("ffmpeg", "-version"),
         checkup.check_config(problems),
         checkup.check_service(status, status is not None and can_speak(status)),
-        _port(config, running=status is not None),
+        _port(current_config(paths) if status is not None else config, running=status is not None),
         _database(paths),
         checkup.check_disk(shutil.disk_usage(_existing(paths.root)).free, config.limits.min_free_bytes),
         checkup.check_outputs(folder_bytes(paths.outputs), config.outputs.max_bytes),

@@ -10,7 +10,7 @@ import click
 from daemon.cli import control
 from daemon.cli.frame import Command, json_option, language, note, print_json, state_option, text
 from pipeline.codes import EX_TEMPFAIL
-from pipeline.messages import error_text, render, size_text, word
+from pipeline.messages import error_text, event_text, render, size_text, word
 from pipeline.paths import StatePaths
 
 SPEAKING_STATES = frozenset({"absent", "starting", "ready", "draining"})
@@ -78,7 +78,7 @@ def troubles(state: Mapping[str, Any]) -> list[str]:
     """Sentences under the table: what is wrong and what to do."""
     lang = language()
     lines = [
-        render("event.foreign_pressure", lang, foreign)
+        event_text("foreign_pressure", lang, foreign)
         for foreign in (state.get("pressure") or {}).get("foreign") or []
     ]
     for name, engine in sorted((state.get("engines") or {}).items()):

@@ -131,23 +131,36 @@ def error_text(code: str, language: Language, params: Mapping[str, Any] | None =
     (`bad_value` has one text for each reason). A list of `problems` follows, one a line."""
     params = params or {}
     specific = f"error.{code}_{params['reason']}" if "reason" in params else ""
-    text = render(specific if specific in catalogue(language) else f"error.{code}", language, params)
+    text = render(
+        specific if specific in catalogue(language) else f"error.{code}", language, _worded(params, language)
+    )
     problems = params.get("problems")
     if isinstance(problems, list | tuple):
         text = "\n".join([text, *(f"  - {problem}" for problem in problems)])
     return text
 
 
-_WORDS = {"old": "state.level", "new": "state.level", "resource": "state.resource", "child": "state.child"}
+_WORDS = {
+    "old": "state.level",
+    "new": "state.level",
+    "resource": "state.resource",
+    "child": "state.child",
+    "reason": "state.reason",
+}
 
 
 def event_text(kind: str, language: Language, params: Mapping[str, Any] | None = None) -> str:
     """One sentence for a row of `events`. Levels, resources and children are put in people's words."""
-    shown = dict(params or {})
+    return render(f"event.{kind}", language, _worded(params or {}, language))
+
+
+def _worded(params: Mapping[str, Any], language: Language) -> dict[str, Any]:
+    """`params` with people's words in place of machines'; a resource that is not told is either."""
+    shown = {"resource": "any", **params}
     for name, section in _WORDS.items():
         if isinstance(value := shown.get(name), str):
             shown[name] = word(section, value, language)
-    return render(f"event.{kind}", language, shown)
+    return shown
 
 
 def word(section: str, value: str, language: Language) -> str:

@@ -260,11 +260,18 @@ def test_status_shows_levels_memory_engines_and_queue(
     assert result.exit_code == 0
     out = result.stdout
     for expected in ("getting tight", "2 GB of 16 GB free", "RTX 3050", "unknown", "2 waiting, 1 speaking",
-                     "Waiting for memory (1 GB short)", "ollama, 7.8 GB", "200 MB",
+                     "(RAM or VRAM, 1 GB short)", "ollama, 7.8 GB", "200 MB",
                      "0 B of 8 GB used"):  # fmt: skip
         assert expected in out, expected
     zh = cosyd("status", paths=state, lang="zh", COLUMNS="200").stdout
-    for expected in ("偏低", "语音引擎 builtin", "就绪", "还差 1 GB", "ollama 占用 7.8 GB", "2 个排队"):
+    for expected in (
+        "偏低",
+        "语音引擎 builtin",
+        "就绪",
+        "还差 1 GB",
+        "ollama 占用内存或显存 7.8 GB",
+        "2 个排队",
+    ):
         assert expected in zh, expected
 
 

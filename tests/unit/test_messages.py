@@ -152,7 +152,10 @@ def test_durations_are_rounded_for_people(seconds: float, en: str, zh: str) -> N
 def test_a_han_value_takes_no_blank_and_a_latin_one_does() -> None:
     low = messages.event_text("level_changed", "zh", {"resource": "ram", "old": "OK", "new": "LOW"})
     assert low == "内存从正常变为偏低。"
-    assert messages.event_text("worker_exited", "zh", {"child": "web", "reason": "9"}) == "页面已退出（9）。"
+    assert (
+        messages.event_text("worker_exited", "zh", {"child": "web", "reason": "idle"})
+        == "页面已退出（已空闲）。"
+    )
     gone = messages.event_text("worker_exited", "zh", {"child": "worker:builtin", "reason": "9"})
     assert gone == "语音引擎 builtin 已退出（9）。"
 
@@ -201,7 +204,9 @@ def test_rendering_never_fails_whatever_the_params(key: str, language: Any, para
 
 
 def test_missing_params_show_as_a_question_mark() -> None:
-    assert "(? short)" in messages.error_text("waiting_memory", "en")
+    assert "? short)" in messages.error_text("waiting_memory", "en")
+    vram = {"resource": "vram", "short_bytes": 2**30}
+    assert messages.error_text("waiting_memory", "zh", vram).startswith("等待显存（还差 1 GB）。")
 
 
 @pytest.mark.parametrize(
