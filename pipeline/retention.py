@@ -80,7 +80,9 @@ def apply_retention(
     """Bring outputs and rows in line and below their limits."""
     recordings = list(_recordings(conn, paths))
     # A row that names nothing: somebody removed the file by hand, or we died between file and row.
-    missing = [r for r in recordings if r.size == 0]
+    # When nothing at all is there, the disk of the outputs is perhaps not mounted: then nothing is believed.
+    disk_is_there = any(r.size for r in recordings)
+    missing = [r for r in recordings if r.size == 0 and (disk_is_there or _month_is_there(paths, r.path))]
     _forget_audio(conn, missing)
     expired = choose_expired(recordings, outputs, now)
     freed = 0
@@ -109,6 +111,10 @@ def _recordings(conn: sqlite3.Connection, paths: StatePaths) -> Iterator[Recordi
     for row in rows:
         file = output_file(paths, row["audio_path"])
         yield Recording(row["seq"], row["finished_at"], row["audio_path"], 0 if file is None else _size(file))
+
+
+def _month_is_there(paths: StatePaths, audio_path: str) -> bool:
+    return Path(paths.root, audio_path).parent.is_dir()
 
 
 def _size(file: Path) -> int:

@@ -118,6 +118,17 @@ def test_a_row_whose_file_is_gone_says_so(conn: sqlite3.Connection, paths: State
     assert row is not None and row.audio_path is None
 
 
+def test_outputs_that_are_not_mounted_cost_no_row_its_recording(
+    conn: sqlite3.Connection, paths: StatePaths, tmp_path: Path
+) -> None:
+    job, _ = recording(conn, paths, at=NOW - DAY)
+    paths.outputs.rename(tmp_path / "elsewhere")
+    paths.outputs.mkdir()
+    assert apply_retention(conn, paths, Outputs(), NOW) == Swept()
+    row = history.get(conn, job)
+    assert row is not None and row.audio_path is not None
+
+
 def test_orphans_go_and_strangers_stay(conn: sqlite3.Connection, paths: StatePaths) -> None:
     month, old = paths.outputs / "2026-01", NOW - 2 * GRACE_S
     orphan = aged(month / "0123456789abcdef.flac", old, b"1234")
