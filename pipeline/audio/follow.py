@@ -32,6 +32,7 @@ SLOW_POLL_S = 0.050
 """Longest wait once sound flows: the listener has some in hand, and each poll costs three stats."""
 
 _PATIENT_AFTER_S = 2.0
+_RECENT = 64
 
 PROBE_EVERY_S = 0.25
 """How often the database is asked while nothing comes; asked at once when a segment ends."""
@@ -78,6 +79,7 @@ class JobFollower:
         self._drop = start
         self._odd = b""  # half a sample at the end of a part file
         self._heard = False
+        self._recent = _NONE  # the last samples given out, by which the finished file is recognised
         self._next_probe = 0.0
         self._opened_at = monotonic()
         self._ending: CosydError | None = None  # the job is over without a result: drain, then say so
@@ -93,6 +95,7 @@ class JobFollower:
             if samples is None:
                 break
             pieces.append(samples)
+            self._recent = np.concatenate([self._recent, samples])[-_RECENT:]
             budget -= 2 * len(samples)
         return self._give(pieces)
 
@@ -220,11 +223,17 @@ class JobFollower:
         return True
 
     def _splice_flac(self, budget: int) -> I16Mono:
-        """Go on in the finished file, which has the same samples, from the listener's offset."""
+        """Go on in the finished file from the listener's offset.
+
+        It has the samples he has heard, so it simply goes on; only when it is of another take is there a fade.
+        """
         self._close_take()
-        self._flac.seek(min(self._joiner.position, self._flac.frames))
-        rest = self._flac.read(max(budget // 2, RETAKE_FADE), dtype="int16")
-        return self._joiner.splice(rest)
+        position = min(self._joiner.position, self._flac.frames)
+        before = min(position, len(self._recent))
+        self._flac.seek(position - before)
+        read = self._flac.read(before + max(budget // 2, RETAKE_FADE), dtype="int16")
+        same = np.array_equal(read[:before], self._recent[len(self._recent) - before :])
+        return read[before:] if same else self._joiner.splice(read[before:])
 
     def _read_flac(self, budget: int) -> I16Mono:
         samples: I16Mono = self._flac.read(max(1, budget // 2), dtype="int16")

@@ -77,7 +77,6 @@ class Joiner:
         self._merged = False
         self._resume: int | None = None  # after a restart: offset into the segment where the new take goes on
         self._fed = 0  # samples of this take
-        self._outlived = False  # the tail is of a take that was longer than the one that counts
         self._base = 0  # where this segment starts in the joined signal (known once merged)
         self._end = 0  # length of the joined signal up to the end of the previous segment
 
@@ -130,14 +129,8 @@ class Joiner:
         self._head, self._fed = _EMPTY, 0
 
     def splice(self, rest: I16Mono) -> I16Mono:
-        """Leave the segments and go on with `rest`, the joined signal from `position` on.
-
-        With a 20 ms fade, unless the listener is between two segments: what is held back was then about to
-        be faded into the next, and `rest` has it so.
-        """
+        """Leave the segments and go on with `rest`, another signal from `position` on (20 ms fade)."""
         tail, self._tail = self._tail, _EMPTY
-        if not self._merged and not self._outlived:
-            return rest
         n = min(RETAKE_FADE, len(tail))
         if len(rest) < n:
             rest = np.concatenate([rest, np.zeros(n - len(rest), np.int16)])
@@ -149,7 +142,7 @@ class Joiner:
         self._before = self._tail[kept:]
         faded = crossfade(self._before, self._head[:n])
         self._tail = np.concatenate([self._tail[:kept], faded, self._head[n:]])
-        self._head, self._merged, self._outlived = _EMPTY, True, False
+        self._head, self._merged = _EMPTY, True
         self._base = self._end - n
 
     def _pass_over(self) -> None:
@@ -160,8 +153,7 @@ class Joiner:
             take = np.concatenate([take, np.zeros(n - len(take), np.int16)])
         take = np.concatenate([crossfade(self._before, take[:n]), take[n:]])[offset:]
         fade = min(RETAKE_FADE, len(self._tail), len(take))
-        self._outlived = not fade  # the new take ended before the listener's offset: he has heard it all
-        if fade:
+        if fade:  # else the new take ended before the listener's offset: he has heard it all
             self._tail = np.concatenate([crossfade(self._tail[:fade], take[:fade]), take[fade:]])
         self._head, self._resume = _EMPTY, None
 
