@@ -260,6 +260,15 @@ class Service:
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.rows('SELECT * FROM jobs')}\n{self.tail()}") from None
 
+    def generations(self, count: int, timeout_s: float = 20.0) -> list[dict[str, Any]]:
+        """All generation rows once there are `count`: a row is written just after the last sound went out."""
+        wait_for(
+            lambda: self.rows("SELECT count(*) AS n FROM generations")[0]["n"] >= count,
+            timeout_s,
+            f"{count} generation rows",
+        )
+        return self.rows("SELECT * FROM generations ORDER BY created_at")
+
     def event_kinds(self) -> list[str]:
         """Kinds of all events so far, in order."""
         return [row["kind"] for row in self.rows("SELECT kind FROM events ORDER BY rowid")]

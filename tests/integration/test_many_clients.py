@@ -91,6 +91,7 @@ def test_a_flood_is_served_or_told_when_to_come_again(tmp_path: Path, clients: i
         assert all(retry for status, retry, _ in results if status == 429)
         assert all(size > 500 for status, _, size in results if status == 200)
         accepted = statuses.count(200)
+        service.generations(accepted)
         rows = service.rows("SELECT status, count(*) AS n FROM generations GROUP BY status")
         assert rows == [{"status": "done", "n": accepted}]
         left = [p for p in (service.state / "tmp").rglob("*") if p.is_file()]

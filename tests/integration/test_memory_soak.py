@@ -34,7 +34,7 @@ def test_five_hundred_generations_leave_memory_flat(tmp_path: Path) -> None:
             if n >= 100:
                 web.append(rss_anon(service.child("ui").pid))
                 worker.append(rss_anon(service.child("pipeline.worker").pid))
-        assert len(service.rows("SELECT id FROM generations WHERE status = 'done'")) == 500
+        assert [row["status"] for row in service.generations(500)] == ["done"] * 500
         for name, series in (("web", web), ("worker", worker)):
             slope = theil_sen(series)
             assert slope < LIMIT_BYTES_PER_GENERATION, (

@@ -76,7 +76,7 @@ def test_a_killed_worker_costs_no_word_and_no_second_one(service: Service) -> No
     service.child("pipeline.worker").send_signal(signal.SIGKILL)
     heard = decode(listener.finish())
     assert heard == list(range(1, 11))
-    rows = service.rows("SELECT * FROM generations")
+    rows = service.generations(1)
     assert len(rows) == 1 and rows[0]["status"] == "done"
     assert web.is_running(), "the page went away"
     kinds = service.event_kinds()
@@ -94,7 +94,7 @@ def test_a_killed_page_costs_no_job_and_refuses_nobody(service: Service) -> None
     assert service.wait_job(job)["state"] == "done"
     audio = service.http.get(f"/api/jobs/{job}/audio", params={"format": "pcm"})
     assert decode(audio.content) == list(range(1, 11))
-    assert len(service.rows("SELECT * FROM generations")) == 1
+    assert len(service.generations(1)) == 1
 
 
 def test_a_killed_supervisor_leaves_no_process_and_the_job_goes_on(service: Service) -> None:
@@ -111,7 +111,7 @@ def test_a_killed_supervisor_leaves_no_process_and_the_job_goes_on(service: Serv
     assert service.wait_job(job)["state"] == "done"
     audio = service.http.get(f"/api/jobs/{job}/audio", params={"format": "pcm"})
     assert decode(audio.content) == list(range(1, 11))
-    rows = service.rows("SELECT * FROM generations")
+    rows = service.generations(1)
     assert len(rows) == 1 and rows[0]["segments"] == 10
     assert len(done_before) >= 3
 
