@@ -117,7 +117,7 @@ _V1 = (
     "CREATE INDEX generations_with_audio ON generations (finished_at) WHERE audio_path IS NOT NULL",
     """
     CREATE VIRTUAL TABLE generations_fts USING fts5 (
-        words, tokenize = "unicode61 remove_diacritics 2", prefix = '2 3'
+        words, tokenize = "unicode61 remove_diacritics 2", prefix = '1 2 3'
     )
     """,
     """
