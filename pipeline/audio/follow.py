@@ -225,7 +225,7 @@ class JobFollower:
     def _splice_flac(self, budget: int) -> I16Mono:
         """Go on in the finished file from the listener's offset.
 
-        It has the samples he has heard, so it simply goes on; only when it is of another take is there a fade.
+        It has the samples he has heard, so it simply goes on; a fade only when it is of another take.
         """
         self._close_take()
         position = min(self._joiner.position, self._flac.frames)

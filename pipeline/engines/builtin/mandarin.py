@@ -26,10 +26,13 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<![\d.])-(\d+(?:\.\d+)?)\s*(?:℃|°C)"), r"零下\1摄氏度"),
     (re.compile(r"(?:℃|°C)"), "摄氏度"),
     (re.compile(r"(?<=\d)-(?=\d)"), "到"),
+    (re.compile(r"(?<=\d)\.(?=\d)"), "点"),
     (re.compile(r"(?<=月)0(?=\d)|(?<=年)0(?=\d)"), ""),
 )
 _TELEPHONE = re.compile(r"(?<![\d.-])0\d{2,3}-\d{3,4}-?\d{4}(?![\d-])")
-_DIGIT_BY_DIGIT = re.compile(r"(?<![\d.])\d{4}(?=年)|(?<![\d.])(?:0\d{2,}|\d{9,})(?![\d.])|(?<=\d\.)\d+")
+_DIGIT_BY_DIGIT = re.compile(
+    r"(?<![\d.])\d{4}(?=年)|(?<![\d.])(?:0\d{2,}|\d{9,})(?![\d.])|(?<=点)\d+(?!\d*[分点:])"
+)
 _MARKS = {
     ord(wide): narrow
     for wide, narrow in zip("．，。！？；：、（）“”‘’《》【】…—", '.,.!?;:,()""\'\'""().,', strict=True)
