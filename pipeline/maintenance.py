@@ -135,7 +135,9 @@ def run_task(name: str, paths: StatePaths, config: Config, now: float) -> Number
             numbers = _translated(TASKS[name], conn, paths, config, now)
         except CosydError as error:
             try:
-                _record(conn, name, None, json.dumps({"code": error.code, "params": error.params}))
+                _record(
+                    conn, name, None, json.dumps({"code": error.code, "params": error.params}, default=str)
+                )
             except CosydError:
                 pass  # the disk that failed the task may refuse the note as well; the exit status tells it
             raise

@@ -141,7 +141,7 @@ def report_failure(error: CosydError, state: Path) -> None:
     """`{"code", "params"}` on stdout for the parent, one sentence on stderr for a person."""
     from pipeline.messages import error_text, terminal_language
 
-    print(json.dumps({"code": error.code, "params": error.params}), flush=True)
+    print(json.dumps({"code": error.code, "params": error.params}, default=str), flush=True)
     text = error_text(error.code, terminal_language(), error.params)
     print(f"{state}: {text}", file=sys.stderr, flush=True)
 

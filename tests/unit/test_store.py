@@ -202,6 +202,16 @@ def test_ensure_schema_makes_a_private_database(tmp_path: Path) -> None:
     assert stat.S_IMODE(paths.database.stat().st_mode) == 0o600
 
 
+def test_as_a_child_of_the_supervisor_it_does_the_same(tmp_path: Path) -> None:
+    paths = StatePaths.at(tmp_path / "state", {})
+    environ = {**os.environ, "COSYD_PARENT_PID": str(os.getpid()), "COSYD_STATE_DIR": str(paths.root)}
+    assert run_migrate(paths, env=environ).returncode == 0
+    orphan = {**environ, "COSYD_PARENT_PID": str(os.getppid()), "COSYD_STATE_DIR": str(tmp_path / "other")}
+    other = StatePaths.at(tmp_path / "other", {})
+    assert run_migrate(other, env=orphan).returncode == 75, "a child of nobody changes nothing"
+    assert not other.database.exists()
+
+
 def test_migrating_again_changes_nothing(paths: StatePaths) -> None:
     before = paths.database.read_bytes()
     assert migrate(paths, now=NOW) is False
