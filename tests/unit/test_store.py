@@ -327,13 +327,44 @@ def test_a_state_folder_that_cannot_be_made_is_storage_full(tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="not asked for: root writes everywhere")
+def without_override(command: list[str]) -> list[str]:
+    """Root may write everywhere; without that capability it is held by the mode like anybody."""
+    if os.geteuid() != 0:
+        return command
+    return ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override", *command]
+
+
 def test_a_read_only_state_folder_is_storage_full(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir(mode=0o500)
-    done = run_migrate(StatePaths.at(folder, {}))
-    assert done.returncode == 75
-    assert json.loads(done.stdout)["params"]["reason"] == "read_only"
+    command = without_override(migrate_command(StatePaths.at(folder, {})))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, json.loads(done.stdout)["params"]["reason"]) == (75, "read_only")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_became_read_only_is_storage_full_for_a_writer(paths: StatePaths) -> None:
+    script = f"""
+from pathlib import Path
+from pipeline.codes import CosydError
+from pipeline.store.db import connect, write_transaction
+try:
+    with write_transaction(connect(Path({str(paths.database)!r}))) as conn:
+        conn.execute("INSERT INTO settings VALUES ('a', 'b')")
+except CosydError as error:
+    print(error.code, error.params["reason"])
+"""
+    paths.database.chmod(0o400)
+    paths.root.chmod(0o500)
+    try:
+        done = subprocess.run(
+            without_override([sys.executable, "-c", script]), capture_output=True, text=True, timeout=60
+        )
+    finally:
+        paths.root.chmod(0o700)
+    code, reason = done.stdout.split()
+    assert code == "storage_full"
+    assert reason in ("read_only", "unreachable")  # no -shm can be made: SQLite says "unable to open"
 
 
 def test_a_disk_that_fills_during_migration_leaves_a_code_and_no_half_schema(tmp_path: Path) -> None:
