@@ -21,7 +21,7 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from pipeline.audio.files import disk_errors
+from pipeline.audio.files import disk_errors, sndfile_error
 from pipeline.codes import CosydError
 from pipeline.jobs import FORMATS, SAMPLE_RATE
 
@@ -125,7 +125,7 @@ def encode_file(source: Path, format: str, out: Path) -> None:
                         encoded.write(block)
             os.rename(part, out)
     except soundfile.LibsndfileError as error:
-        raise CosydError("internal", reason=str(error)) from error
+        raise sndfile_error(error, out) from error
     finally:
         part.unlink(missing_ok=True)
 

@@ -156,14 +156,14 @@ def write_final_flac(job_dir: Path, final: Path, segments: int) -> int:
             fsync_folder(final.parent)
     except soundfile.LibsndfileError as error:
         part.unlink(missing_ok=True)
-        raise _disk_or_internal(error, final) from error
+        raise sndfile_error(error, final) from error
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     return total
 
 
-def _disk_or_internal(error: Exception, path: Path) -> CosydError:
+def sndfile_error(error: Exception, path: Path) -> CosydError:
     """libsndfile hides errno; a file system with less than a megabyte left is the likely cause."""
     stat = os.statvfs(path.parent)
     if stat.f_bavail * stat.f_frsize < 1024**2:

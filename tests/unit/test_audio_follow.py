@@ -153,6 +153,25 @@ def test_a_shorter_second_take_is_followed_by_the_next_segment(job: Job) -> None
     writer.abort()
 
 
+def test_a_finished_file_of_another_take_is_gone_over_to_with_a_fade(job: Job) -> None:
+    old, new = noise(20_000, 1), noise(18_000, 2)
+    writer = SegmentWriter(job.dir, 0)
+    writer.append_int16(old[:10_000])
+    with job.follower() as follower:
+        heard = follower.read()
+        for idx, segment in enumerate([new, noise(3000, 1), noise(3000, 2)]):
+            write_segment(job.dir, idx, segment)
+        job.finish(3)
+        stream = samples(heard + job.read_all(follower))
+    offset = 10_000 - OVERLAP
+    whole = join([new, noise(3000, 1), noise(3000, 2)])
+    assert len(stream) == len(whole)
+    assert np.array_equal(stream[:offset], old[:offset])
+    assert np.array_equal(stream[offset + 480 :], whole[offset + 480 :])
+    assert not np.array_equal(stream[offset : offset + 480], whole[offset : offset + 480])
+    writer.abort()
+
+
 def test_every_number_is_heard_once_when_a_take_is_made_again_with_another_seed(job: Job) -> None:
     for cut in range(500, 11_000, 700):
         write_segment(job.dir, 0, number_segment(7))

@@ -19,6 +19,7 @@ from pipeline.engines.base import (
     F32Mono,
     Footprint,
     Options,
+    OutOfMemory,
     Segment,
     StopFlag,
     VoiceFeatures,
@@ -59,7 +60,7 @@ class BuiltinEngine:
     def load(self, profile: Config, stop: StopFlag) -> Footprint:
         """Load hibari and say a word, so that the first sentence is as fast as the next.
 
-        Raises EngineUnavailable(engine_failed).
+        Raises EngineUnavailable(engine_failed), OutOfMemory.
         """
         before = own_memory_bytes()
         try:
@@ -68,8 +69,8 @@ class BuiltinEngine:
                 pass
         except EngineUnavailable:
             raise
-        except MemoryError:
-            raise
+        except MemoryError as error:
+            raise OutOfMemory("ram") from error
         except Exception as error:
             raise EngineUnavailable("engine_failed", engine=self.name, reason=str(error)) from error
         give_back_heap()
@@ -97,6 +98,8 @@ class BuiltinEngine:
             yield from self._synthesize(segment, voice, options, stop)
         except espeak.EspeakStopped:
             return
+        except MemoryError as error:
+            raise OutOfMemory("ram") from error
         finally:
             # Each utterance has another length; without this the heap keeps the shape of the longest.
             give_back_heap()

@@ -25,7 +25,6 @@ class NeuralEnglish:
     """Voice "heart". Raises EngineUnavailable(engine_failed) when hibari or its model is not there."""
 
     def __init__(self) -> None:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
         if importlib.util.find_spec("hibari") is None:
             raise EngineUnavailable("engine_failed", engine="builtin", reason="hibari is not installed")
         from hibari import Hibari
