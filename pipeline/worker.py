@@ -24,6 +24,7 @@ from pipeline.child import (
     adopt,
     end_group,
     lease_owner,
+    settle_interned,
     start_heartbeat,
     watch_signals,
 )
@@ -120,6 +121,7 @@ class Worker:
         footprint = engine.load(self._context.config, self._runner.leaving)
         self._engine = engine
         warm(engine, self._runner.leaving)
+        settle_interned()
         self._link.notify(
             "ready",
             capabilities=engine.capabilities().to_params(),
