@@ -74,6 +74,11 @@ def asset_routes() -> tuple[list[Route], str]:
     return [Route("/assets/cosyd/{name}", guarded(asset), methods=["GET"])], version
 
 
+@guarded
+async def _missing(request: Request) -> Response:
+    raise CosydError("not_found")
+
+
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     request = Request(scope, receive)
     language = language_of(request.url.query, request.headers)
@@ -108,6 +113,8 @@ class Web:
             *openai_routes(services, self.desk),
             *native_routes(services, self.desk, self.renditions),
             *door_routes(services),
+            Route("/v1", _missing),
+            Route("/api", _missing),
             Mount("/v1", app=_nowhere),
             Mount("/api", app=_nowhere),
             Mount("/", app=Languages(self._pages(version))),

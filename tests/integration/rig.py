@@ -123,7 +123,9 @@ class Rig:
         self.env = dict(env or {})
         self.instance = secrets.token_hex(8)
         extra = {"numbers": "tests.engines.numbers:NumbersEngine"}
-        values: dict[str, Any] = {"engines.extra": extra, "web.default_voice": "numbers"} | dict(settings or {})
+        values: dict[str, Any] = {"engines.extra": extra, "web.default_voice": "numbers"} | dict(
+            settings or {}
+        )
         self.config = resolve([Layer("test", values)]).config
         self.paths.effective_config.write_text(to_json(self.config))
         ensure_schema(self.paths)
@@ -172,7 +174,9 @@ class Rig:
 
     def start_worker(self, engine: str) -> Child:
         """A worker of `engine`."""
-        self.workers[engine] = Child(self, ["-m", "pipeline.worker", "--engine", engine], {}, f"worker {engine}")
+        self.workers[engine] = Child(
+            self, ["-m", "pipeline.worker", "--engine", engine], {}, f"worker {engine}"
+        )
         return self.workers[engine]
 
     def tail(self) -> str:

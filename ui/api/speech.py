@@ -37,8 +37,9 @@ from ui.jobs import Accepted, Desk, job_progress
 from ui.pump import Pump
 from ui.services import Services
 
-WAV_GRACE_S = 0.25
-"""A wav is held back this long for its end: then its header can tell the truth about its size."""
+EXACT = frozenset({"wav", "flac"})
+EXACT_GRACE_S = 0.25
+"""These two are held back so long for their end: then the header can tell the true length, as strict readers want."""
 WHOLE_WAIT_S = 5.0
 WHOLE_MAX_BYTES = 16 * 1024 * 1024
 """A recording that is over already is read to its end before the first byte, if it is not larger or slower."""
@@ -95,19 +96,28 @@ class SpeechAnswer(Response):
             raise CosydError("internal", reason="no_audio") from None
         if self._wanted.sse:
             return head, False
-        wav = self._wanted.format == "wav"
+        patient = self._wanted.format in EXACT
         over = (await self._services.read(job_progress, self._job.id)).state == JobState.DONE
-        if not wav and not over:
+        if not patient and not over:
             return head, False
         clock = self._services.clock.monotonic
-        end = clock() + (WHOLE_WAIT_S if over else WAV_GRACE_S)
+        end = clock() + (WHOLE_WAIT_S if over else EXACT_GRACE_S)
         whole = bytearray(head)
         while len(whole) < WHOLE_MAX_BYTES and (left := end - clock()) > 0:
             try:
                 whole += await pieces.get(left) or b""
             except StopAsyncIteration:
-                return (with_exact_sizes(bytes(whole)) if wav else bytes(whole)), True
+                return await self._exact(bytes(whole)), True
         return bytes(whole), False
+
+    async def _exact(self, whole: bytes) -> bytes:
+        """The same recording with a header that knows its length."""
+        if self._wanted.format == "wav":
+            return with_exact_sizes(whole)
+        final = self._services.paths.final_audio(self._job.created_at, self._job.id)
+        if self._wanted.format == "flac" and final.exists():
+            return await self._services.in_audio_thread(final.read_bytes)
+        return whole
 
     async def _events(self, head: bytes, pieces: Pump) -> AsyncIterator[bytes]:
         size = 0
