@@ -12,10 +12,9 @@ import logging
 import sqlite3
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pipeline import queue
 from pipeline.attendant import Attendant
@@ -30,6 +29,7 @@ from pipeline.profile import Config
 from pipeline.queue.values import Candidate, Claim, Job, Outcome
 from pipeline.store.db import connect, storage_error
 from pipeline.take import Interrupted, OpenWriter, Stop, Why
+from pipeline.trimming import Report, Trims
 
 log = logging.getLogger(__name__)
 
@@ -93,8 +93,7 @@ class Runner:
         self._wake = threading.Event()
         self._pause = threading.Event()  # never set
         self._leave_at: float | None = None
-        self._trims: deque[Future[dict[str, int | None]]] = deque()
-        self._trim_engine = False
+        self._trims = Trims(self._heartbeat)
         self._served: dict[str, float] = {}
         self._failures = self._turns = 0
         self._bench: Bench | None = None
@@ -117,10 +116,9 @@ class Runner:
         self.leaving.set()
         self._wake.set()
 
-    def trim(self) -> Future[dict[str, int | None]]:
+    def trim(self) -> Future[Report]:
         """Give back memory: at the next chunk what Python and libc hold, between segments the engine too."""
-        wish: Future[dict[str, int | None]] = Future()
-        self._trims.append(wish)
+        wish = self._trims.wish()
         self._wake.set()
         return wish
 
@@ -133,7 +131,7 @@ class Runner:
         try:
             while not self.leaving.is_set():
                 self._wake.clear()  # before looking: a wake in between is not lost
-                self._serve_trims(between_segments=True)
+                self._trims.serve(engine.trim)
                 if self._turn_or_wait():
                     worked = True
                 elif not self.leaving.is_set() and not self._wake.wait(POLL_S) and worked:
@@ -166,8 +164,7 @@ class Runner:
         self._attendant.close()
         if self._bench is not None:
             self._bench.conn.close()
-        while self._trims:
-            self._trims.popleft().set_exception(CosydError("shutting_down"))
+        self._trims.refuse()
 
     def _turn_or_wait(self) -> bool:
         try:
@@ -210,7 +207,7 @@ class Runner:
         self._attendant.hold(claim.job.id, claim.token, stop)
         self._heartbeat.reset_peaks()
         self._heartbeat.working_on(claim.job.id)
-        run = JobRun(self._opened(), claim, stop, patiently=self._patiently, on_chunk=self._between_chunks)
+        run = JobRun(self._opened(), claim, stop, patiently=self._patiently, on_chunk=self._trims.serve)
         try:
             self._speak(run, claim.job, stop)
         except LeaseLost:
@@ -240,7 +237,7 @@ class Runner:
         me = Candidate(job.id, job.lane, job.source, job.client, job.priority, job.created_at)
         run.prepare()
         for number, segment in enumerate(run.remaining()):
-            self._serve_trims(between_segments=True)
+            self._trims.serve(self._opened().engine.trim)
             if stop.is_set():
                 raise Interrupted
             if self.leaving.is_set() or (number and self._gives_way(me)):
@@ -327,28 +324,6 @@ class Runner:
 
     def _must_be_gone(self) -> bool:
         return self._leave_at is not None and self._clock.monotonic() >= self._leave_at
-
-    def _between_chunks(self) -> None:
-        if self._trims:
-            self._serve_trims(between_segments=False)
-
-    def _serve_trims(self, *, between_segments: bool) -> None:
-        if not self._trims and not (between_segments and self._trim_engine):
-            return
-        before = self._heartbeat.sample()
-        if between_segments:
-            self._opened().engine.trim()
-        self._trim_engine = not between_segments
-        gc.collect()
-        give_back_heap()
-        after = self._heartbeat.sample()
-        report: dict[str, Any] = {
-            f"{name}_{when}": sizes[f"{name}_bytes"]
-            for name in ("rss", "vram")
-            for when, sizes in (("before", before), ("after", after))
-        }
-        while self._trims:
-            self._trims.popleft().set_result(report)
 
     def _opened(self) -> Bench:
         if self._bench is None:
