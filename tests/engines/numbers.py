@@ -1,14 +1,14 @@
 """An engine that speaks the numbers in its text as tones, and `decode`, which reads them back from samples.
 
 Load it with `engines.extra = {"numbers": "tests.engines.numbers:NumbersEngine"}` in a process that has the
-repository root on sys.path. "Segment 7." becomes START 7 CHECK END, each a tone of 80 ms in a chunk of 120 ms;
+repository root on sys.path. "Segment 7." becomes START 7 CHECK END, each a tone of 80 ms in 120 ms;
 a text without a number says 0. So a stretch that is said twice, left out or cut is seen in the samples, after
 any join, 20 ms fade or lossless format.
 
 Orders in the text (they are not spoken; `once` leaves a marker in $COSYD_STATE_DIR, so the next try lives):
 `[slow 0.05]` seconds of waiting before each chunk, `[gate NAME]` waits in the middle until the file NAME is
-in $COSYD_STATE_DIR, `[die]` or `[die once]` SIGKILLs its process in the middle, `[hang]` (or once) stops there
-for ever and hears no stop, `[oom]` (or once), `[raise]`, `[nan]`, `[silence]`, `[leak 10MB]`.
+in $COSYD_STATE_DIR, `[die]` or `[die once]` SIGKILLs its process in the middle, `[hang]` (or once) stops
+there for ever and hears no stop, `[oom]` (or once), `[raise]`, `[nan]`, `[silence]`, `[leak 10MB]`.
 $NUMBERS_SLOW_S is a `[slow]` for every text.
 """
 
