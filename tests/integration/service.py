@@ -64,7 +64,7 @@ class Service:
         ready_timeout_s: float = 60.0,
     ) -> None:
         self.state = state
-        self.settings = dict(NUMBERS) | dict(settings or {})
+        self.settings = dict(NUMBERS) | {"web.host": "127.0.0.1"} | dict(settings or {})
         self.port = port or free_port()
         self.log = state.parent / f"{state.name}.log"
         self._env = dict(env or {})
@@ -84,7 +84,7 @@ class Service:
 
     def command(self) -> list[str]:
         """How the supervisor is started."""
-        flags = ["--state", str(self.state), "--host", "127.0.0.1", "--port", str(self.port)]
+        flags = ["--state", str(self.state), "--port", str(self.port)]
         for key, value in self.settings.items():
             flags += ["--set", f"{key}={value}"]
         return [sys.executable, "-m", "daemon.supervisor", *flags]
@@ -140,6 +140,9 @@ class Service:
                 process.kill()
             except psutil.NoSuchProcess:
                 pass
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
 
     def __enter__(self) -> Service:
         return self.start()
@@ -278,3 +281,20 @@ class Service:
         value = self.control("status")
         assert isinstance(value, dict), json.dumps(value)
         return value
+
+
+def ended(service: Service, timeout_s: float = 30.0) -> int:
+    """Start, expect the supervisor to give up, return its exit status."""
+    service.start(wait=False)
+    assert service.process is not None
+    try:
+        return service.process.wait(timeout_s)
+    finally:
+        service.kill_all()
+
+
+def plain_words(service: Service) -> str:
+    """The log, which must hold no traceback."""
+    text = service.log.read_text()
+    assert "Traceback" not in text, text
+    return text

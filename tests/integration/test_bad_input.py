@@ -61,7 +61,7 @@ OK_BODY: dict[str, Any] = {
         ({"voice": {"id": "nobody"}}, "unknown_voice"),
         ({"voice": {}}, "bad_value"),
         ({"response_format": "midi"}, "unknown_format"),
-        ({"response_format": 7}, "unknown_format"),
+        ({"response_format": 7}, "bad_value"),
         ({"speed": 0}, "bad_value"),
         ({"speed": 9}, "bad_value"),
         ({"speed": -1}, "bad_value"),
