@@ -29,7 +29,7 @@ from pipeline.profile import Config
 log = logging.getLogger(__name__)
 WEB = "web"
 WEB_MODULE = ("ui",)
-LINK_LOST_S = 2.0
+LINK_LOST_S = 1.0
 """How long a child may live on after it closed its link."""
 SILENT_FOR_WEB = frozenset({"worker_started", "worker_ready", "drain_started", "drained"})
 """Events that speak of voice engines; the page has its own (`ready`, `web_recycled`)."""

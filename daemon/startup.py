@@ -150,8 +150,13 @@ def make_importable() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry of `python -m daemon.supervisor`; the exit status."""
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    web_module: tuple[str, ...] = ("ui",),
+    worker_module: tuple[str, ...] = ("pipeline.worker",),
+) -> int:
+    """Entry of `python -m daemon.supervisor`; the exit status. The modules are what the children run."""
     os.umask(0o077)
     set_up_log()
     try:
@@ -163,7 +168,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         config, paths, doors = prepare(options, instance, os.environ)
         from daemon.supervisor import Supervisor
 
-        status = Supervisor(options, config, paths, doors, instance, SystemClock()).run()
+        status = Supervisor(
+            options, config, paths, doors, instance, SystemClock(),
+            web_module=web_module, worker_module=worker_module,
+        ).run()  # fmt: skip
         os.close(warden)
         return status
     except CosydError as error:

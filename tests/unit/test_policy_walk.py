@@ -41,6 +41,8 @@ class Machine:
     dying: dict[int, float] = field(default_factory=dict)
     next_pid: int = 100
     stride: int = 300
+    trims_help: float = 0.5
+    idleness: float = 0.5
 
     def spawn(self, name: str, rss: int, vram: int | None) -> None:
         self.next_pid += 1
@@ -67,13 +69,14 @@ class Machine:
                 del self.own[pid]
                 self.dying.pop(pid, None)
                 continue
-            grown = max(MIB, (process.rss_bytes or 0) + self.rng.randint(-self.stride // 15, self.stride // 7) * MIB)
+            more = self.rng.randint(-self.stride // 15, self.stride // 7) * MIB
+            grown = max(MIB, (process.rss_bytes or 0) + more)
             vram = process.vram_bytes
             self.own[pid] = replace(
                 process,
                 rss_bytes=grown,
                 vram_bytes=None if vram is None else max(0, vram + self.rng.randint(-50, 80) * MIB),
-                idle=self.rng.random() < 0.5 if not process.is_web else True,
+                idle=self.rng.random() < self.idleness if not process.is_web else True,
             )
         names = {p.name for p in self.own.values()}
         if "web" not in names:
@@ -88,7 +91,7 @@ class Machine:
             if pid not in self.own:
                 continue
             if act.rung is Rung.TRIM:
-                if self.rng.random() < 0.5:
+                if self.rng.random() < self.trims_help:
                     p = self.own[pid]
                     self.own[pid] = replace(p, rss_bytes=round((p.rss_bytes or 0) * 0.8))
             elif act.rung is Rung.KILL:
@@ -145,8 +148,8 @@ def walk(seed: int, ticks: int) -> int:
             acts += 1
             world.carry_out(act)
     # The pressure goes: back to rest, whatever state it was in.
-    for _ in range(400):
-        world.clock.advance(1.0)
+    for _ in range(60):
+        world.clock.advance(2.0)
         rest = Sample(RamReading(3900 * MIB, TOTAL), VramReading(6000 * MIB, CARD), ())
         state, out = policy.step(state, rest, world.clock.mono, CONFIG)
         assert not any(isinstance(o, Act) for o in out)
@@ -156,7 +159,7 @@ def walk(seed: int, ticks: int) -> int:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 120))
+@given(st.integers(0, 2**32 - 1), st.integers(1, 80))
 def test_random_walks_keep_the_rules(seed: int, ticks: int) -> None:
     walk(seed, ticks)
 
@@ -166,8 +169,9 @@ def test_the_walks_do_reach_every_rung() -> None:
     seen: set[Rung] = set()
     for seed in range(40):
         rng = random.Random(seed)
-        world, state = Machine(rng, stride=20), PolicyState()
-        for _ in range(1000):
+        # Calm enough to stay at LOW for a while, and with trims that free nothing.
+        world, state = Machine(rng, stride=20, trims_help=0.0, idleness=0.2, others=2500 * MIB), PolicyState()
+        for _ in range(400):
             world.clock.advance(0.25)
             world.live()
             state, out = policy.step(state, world.sample(), world.clock.mono, CONFIG)
