@@ -1,0 +1,107 @@
+"""cosyvoice3.yaml as plain data: constructor tags become values, nothing is imported or called.
+
+HyperPyYAML writes `!new:`, `!name:`, `!apply:` (constructors) and `!ref` (references). A tagged mapping
+becomes a `Tagged` with its arguments, a reference is resolved against the top level. Used by `config` alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from pipeline.engines.cosyvoice3.errors import problem
+
+MAX_BYTES = 1 << 20
+_REFERENCE = re.compile(r"<([A-Za-z_][\w.]*)>")
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """`!new:a.b.C` with its arguments. `tag` keeps the text after the exclamation mark; it is never
+    executed."""
+
+    tag: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """`!ref <name>` or a product such as `<a> * <b>`."""
+
+    text: str
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """SafeLoader that turns unknown tags into data. Aliases stay shared objects, so they cannot blow up."""
+
+
+def _tagged(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
+    if node.tag.startswith("!ref"):
+        return Reference(str(loader.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else "")
+    if isinstance(node, yaml.MappingNode):
+        return Tagged(suffix, loader.construct_mapping(node, deep=True))
+    return Tagged(suffix)
+
+
+_PlainLoader.add_multi_constructor("!", _tagged)
+
+
+def parse_plain(text: str, file: str = "cosyvoice3.yaml") -> Mapping[str, Any]:
+    """The top-level mapping. Raises EngineUnavailable(bad_yaml)."""
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise problem("bad_yaml", file, "larger than 1 MiB")
+    try:
+        tree = yaml.load(text, Loader=_PlainLoader)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+        raise problem("bad_yaml", file, str(error)) from error
+    if not isinstance(tree, dict):
+        raise problem("bad_yaml", file, "no mapping at the top")
+    return tree
+
+
+def resolve(tree: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
+    """Replace references: `<a>` by the value of `a`, products of numbers by their value. Unknown ones become
+    None."""
+    if not isinstance(value, Reference):
+        return value
+    if depth > 16:
+        return None
+    names = _REFERENCE.findall(value.text)
+    values = [resolve(tree, tree.get(name), depth + 1) for name in names]
+    if _REFERENCE.fullmatch(value.text.strip()):
+        return values[0]
+    factors: list[float] = []
+    for part in value.text.split("*"):
+        match = _REFERENCE.fullmatch(part.strip())
+        number = values[names.index(match[1])] if match else _number(part)
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            return None
+        factors.append(number)
+    product: float = 1
+    for factor in factors:
+        product *= factor
+    return product
+
+
+def _number(text: str) -> float | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def lookup(tree: Mapping[str, Any], path: str) -> Any:
+    """The resolved value at a dotted `path` through mappings and constructor arguments; None when absent."""
+    here: Any = tree
+    for name in path.split("."):
+        here = resolve(tree, here)
+        if isinstance(here, Tagged):
+            here = here.arguments
+        if not isinstance(here, Mapping) or name not in here:
+            return None
+        here = here[name]
+    return resolve(tree, here)
