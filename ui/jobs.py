@@ -16,10 +16,13 @@ from typing import Any
 from pipeline import queue
 from pipeline.audio.follow import JobFollower, JobProgress
 from pipeline.codes import CODES, CosydError
-from pipeline.jobs import JobRequest, choose_lane, parse_request
+from pipeline.jobs import FINAL_STATES, JobRequest, JobState, choose_lane, parse_request
 from pipeline.voices.catalogue import find_voice
 from ui.services import Services
 from ui.views import params_of
+
+
+WAIT_EVERY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,16 @@ class Desk:
             self._listeners[job_id] -= 1
             if self._listeners[job_id] <= 0:
                 del self._listeners[job_id]
+
+    async def wait_done(self, job_id: str) -> None:
+        """Returns when the recording is whole. Raises the job's CosydError when it ended otherwise."""
+        while True:
+            progress = await self._services.read(job_progress, job_id)
+            if progress.state == JobState.DONE:
+                return
+            if progress.state in FINAL_STATES:
+                raise progress.error or CosydError("internal")
+            await asyncio.sleep(WAIT_EVERY_S)
 
     # -- ending -------------------------------------------------------------------------------------
 

@@ -38,8 +38,7 @@ def speak_function(services: Services, desk: Desk, renditions: Renditions) -> Ca
                 fields["seed"] = int(seed)
             checked = desk.check(fields, max_chars=services.config.limits.text_chars)
             accepted = await desk.accept(checked, patience_s=services.config.patience.page_s)
-            async for _ in desk.pcm(accepted.id, accepted.created_at):
-                pass
+            await desk.wait_done(accepted.id)
             final = services.paths.final_audio(accepted.created_at, accepted.id)
             async with renditions.lend(accepted.id, final, format) as path:
                 # Below Gradio's own folder, which `delete_cache` empties.
