@@ -42,7 +42,7 @@ Example:  ./install.sh try --port 8080'
 [menu]='What shall it be?
 
   1) try        look at it: no root, everything in this folder       135 MB download, 540 MB disk
-  2) test       run the test suite                                   350 MB download, 1.3 GB disk
+  2) test       run the test suite                                   380 MB download, 1.2 GB disk
   3) install    the appliance under systemd (root)
   4) uninstall  remove what 1) and 2) made
   q) quit
@@ -82,7 +82,7 @@ copy the folder wheels here, and run  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels ./ins
 [pip_failed]='Installing the Python packages failed. The end of %s:'
 [installing]='Installing Python packages into .venv (%s; a few minutes at the first time) ...'
 [size_base]='135 MB to download, 540 MB on disk'
-[size_dev]='350 MB to download, 1.3 GB on disk'
+[size_dev]='380 MB to download, 1.2 GB on disk'
 [resume]='The last set-up was interrupted; starting it afresh.'
 [installed]='Installed in %s s.'
 [ready]='Already set up.'
@@ -134,7 +134,7 @@ COSYD_PYTHON=/path/to/python3.12 可指定 Python。
 [menu]='想做什么？
 
   1) try        先试用：不需要 root，全部放在本目录      下载 135 MB，占用 540 MB
-  2) test       运行测试                                 下载 350 MB，占用 1.3 GB
+  2) test       运行测试                                 下载 380 MB，占用 1.2 GB
   3) install    作为 systemd 服务安装（root）
   4) uninstall  删除 1) 和 2) 装的东西
   q) 退出
@@ -174,7 +174,7 @@ pip 的原话：  %s
 [pip_failed]='安装 Python 软件包失败。%s 的结尾：'
 [installing]='正在把 Python 软件包装进 .venv（%s；第一次要几分钟）……'
 [size_base]='下载 135 MB，占用 540 MB'
-[size_dev]='下载 350 MB，占用 1.3 GB'
+[size_dev]='下载 380 MB，占用 1.2 GB'
 [resume]='上次安装中断了，现在重新来过。'
 [installed]='安装完成，用时 %s 秒。'
 [ready]='已经装好。'
@@ -286,9 +286,10 @@ listener() { # PORT: "INODE UID" of whoever listens there in our way; nothing wh
     hex=$(printf '%04X' "$1")
     any=$LAN
     # Field 2 is ADDRESS:PORT in hex, 0A is LISTEN. Without --lan only the loopback and the any-addresses matter.
-    cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk -v port="$hex" -v any="$any" '
+    awk -v port="$hex" -v any="$any" '
         $4 == "0A" { split($2, a, ":")
-            if (a[2] == port && (any == "yes" || a[1] ~ /^0+$/ || a[1] ~ /0100007F$/)) { print $10, $8; exit } }'
+            if (a[2] == port && (any == "yes" || a[1] ~ /^0+$/ || a[1] ~ /0100007F$/)) { print $10, $8; exit } }' \
+        /proc/net/tcp /proc/net/tcp6 2>/dev/null || true # no IPv6: no tcp6
 }
 
 check_port() {
