@@ -1,0 +1,159 @@
+"""What counts as available: real and odd /proc files, cgroups, ZFS, other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from daemon.ram_reader import RamReader, available_bytes, parse_table, reclaimable_arc_bytes
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+
+def write(root: Path, files: dict[str, str]) -> RamReader:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return RamReader(root)
+
+
+def meminfo(**mib: int) -> str:
+    return "".join(f"{name}: {value * 1024} kB\n" for name, value in mib.items())
+
+
+def test_this_machine_can_be_read() -> None:
+    found = RamReader().read()
+    assert found is not None and 0 < found.available_bytes <= found.total_bytes
+
+
+def test_memavailable_is_taken_not_free(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path, {"proc/meminfo": meminfo(MemTotal=16000, MemFree=300, MemAvailable=9000, Cached=9000)}
+    )
+    found = reader.read()
+    assert found is not None
+    assert (found.available_bytes, found.source) == (9000 * MIB, "meminfo")
+
+
+def test_a_container_that_shows_free_as_available_gets_its_cache_counted(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path, {"proc/meminfo": meminfo(MemTotal=16000, MemFree=400, MemAvailable=400, Cached=9000)}
+    )
+    found = reader.read()
+    assert found is not None
+    assert found.available_bytes > 4000 * MIB and found.source == "meminfo+cache"
+
+
+def test_a_really_full_machine_stays_full() -> None:
+    memory = parse_table(meminfo(MemTotal=16000, MemFree=200, MemAvailable=500, Cached=700, Shmem=100))
+    assert available_bytes(memory) == (500 * MIB, "meminfo")
+
+
+@pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "garbage\n", "MemAvailable: x kB\n"])
+def test_what_cannot_be_read_is_unknown(tmp_path: Path, text: str) -> None:
+    assert write(tmp_path, {"proc/meminfo": text}).read() is None
+
+
+def test_no_proc_at_all_is_unknown(tmp_path: Path) -> None:
+    assert RamReader(tmp_path).read() is None
+    assert RamReader(tmp_path).largest_others(frozenset()) == []
+
+
+BASE = {"proc/meminfo": meminfo(MemTotal=16000, MemFree=8000, MemAvailable=12000, Cached=4000)}
+
+
+def test_a_cgroup_limit_bounds_and_its_file_cache_is_no_use(tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/system.slice/cosyd.service"
+    reader = write(
+        tmp_path,
+        BASE
+        | {
+            "proc/self/cgroup": "0::/system.slice/cosyd.service\n",
+            f"{folder}/memory.max": str(4 * GIB),
+            f"{folder}/memory.current": str(4 * GIB),
+            f"{folder}/memory.stat": f"anon {GIB}\ninactive_file {2 * GIB}\nactive_file {GIB}\n",
+        },
+    )
+    found = reader.read()
+    assert found is not None
+    assert (found.total_bytes, found.available_bytes, found.source) == (4 * GIB, 3 * GIB, "cgroup")
+
+
+def test_more_cache_than_use_in_one_sample_is_no_negative_number(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path,
+        BASE
+        | {
+            "proc/self/cgroup": "0::/a\n",
+            "sys/fs/cgroup/a/memory.max": str(GIB),
+            "sys/fs/cgroup/a/memory.current": "1000",
+            "sys/fs/cgroup/a/memory.stat": f"inactive_file {2 * GIB}\n",
+        },
+    )
+    found = reader.read()
+    assert found is not None and found.available_bytes == GIB
+
+
+def test_a_limit_above_us_counts_and_max_is_none(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path,
+        BASE
+        | {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/a/b/memory.max": "max\n",
+            "sys/fs/cgroup/a/memory.max": str(2 * GIB),
+            "sys/fs/cgroup/a/memory.current": str(GIB),
+        },
+    )
+    found = reader.read()
+    assert found is not None and (found.total_bytes, found.available_bytes) == (2 * GIB, GIB)
+
+
+def test_the_old_cgroup_names_are_read_too(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path,
+        BASE
+        | {
+            "proc/self/cgroup": "5:cpu:/\n4:memory:/lxc/1\n",
+            "sys/fs/cgroup/memory/lxc/1/memory.limit_in_bytes": str(2 * GIB),
+            "sys/fs/cgroup/memory/lxc/1/memory.usage_in_bytes": str(GIB),
+            "sys/fs/cgroup/memory/lxc/1/memory.stat": f"total_inactive_file {GIB // 2}\n",
+        },
+    )
+    found = reader.read()
+    assert found is not None and found.available_bytes == GIB + GIB // 2
+
+
+def test_zfs_gives_back_all_but_its_minimum(tmp_path: Path) -> None:
+    assert reclaimable_arc_bytes("name type data\nsize 4 5000\nc_min 4 1000\n") == 4000
+    assert reclaimable_arc_bytes("") == 0
+    reader = write(tmp_path, BASE | {"proc/spl/kstat/zfs/arcstats": f"size 4 {2 * GIB}\nc_min 4 {GIB}\n"})
+    found = reader.read()
+    assert found is not None and found.available_bytes == 12000 * MIB + GIB
+
+
+def test_pressure_stall_is_a_ratio(tmp_path: Path) -> None:
+    text = "some avg10=9.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=12.50 avg60=0.00 avg300=0.00 total=0\n"
+    found = write(tmp_path, BASE | {"proc/pressure/memory": text}).read()
+    assert found is not None and found.stall_ratio == 0.125
+
+
+def test_the_largest_others_are_named_with_their_processes_together(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path,
+        {
+            "proc/10/comm": "ollama\n",
+            "proc/10/statm": "9000 5000 1000 0 0 0 0\n",
+            "proc/11/comm": "ollama\n",
+            "proc/11/statm": "9000 2000 1000 0 0 0 0\n",
+            "proc/12/comm": "cosyd\n",
+            "proc/12/statm": "9000 9000 0 0 0 0 0\n",
+            "proc/13/comm": "kthread\n",
+            "proc/13/statm": "0 0 0 0 0 0 0\n",
+            "proc/self/comm": "x\n",
+        },
+    )
+    page = 4096
+    assert reader.largest_others(frozenset({12})) == [("ollama", 5000 * page)]
