@@ -1,0 +1,168 @@
+"""Text ids to samples: language model, flow and vocoder joined, whole or streamed. Called by `engine`.
+
+Whole: all tokens, one flow call without a mask, the vocoder on windows. Streamed: chunks of 25 tokens, then
+50, 100, aligned to the mask's blocks; the hop starts anew with every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from pipeline.codes import CosydError
+from pipeline.engines.base import MAX_CHUNK_SAMPLES, F32Mono, StopFlag
+from pipeline.engines.cosyvoice3.decode import Emitted, LlmRequest, PrefixMemo, decode_many
+from pipeline.engines.cosyvoice3.flow import FlowRequest
+from pipeline.engines.cosyvoice3.model import Model
+from pipeline.engines.cosyvoice3.sampling import Sampler
+from pipeline.engines.cosyvoice3.vocoder_stream import VocoderStream
+
+SILENT = frozenset({1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323})
+SILENT_RUN = 5
+FIRST_HOP, LARGEST_HOP = 25, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A voice on the device: `tokens`, `mel` [2n, bands], `speaker` [192]. The flow always gets all three."""
+
+    tokens: tuple[int, ...]
+    mel: torch.Tensor
+    speaker: torch.Tensor
+
+
+class SilenceFilter:
+    """After five silent tokens in a row further ones are dropped until another comes."""
+
+    def __init__(self) -> None:
+        self._run = 0
+
+    def keeps(self, token: int) -> bool:
+        self._run = self._run + 1 if token in SILENT else 0
+        return self._run <= SILENT_RUN
+
+
+def change_speed(mel: torch.Tensor, speed: float) -> torch.Tensor:
+    """Resize [T, bands] to int(T / speed) frames, linear, half-pixel centres."""
+    if speed == 1.0:
+        return mel
+    frames = max(int(mel.shape[0] / speed), 1)
+    return F.interpolate(mel.t()[None], size=frames, mode="linear", align_corners=False)[0].t()
+
+
+def _pieces(samples: torch.Tensor) -> Iterator[F32Mono]:
+    """At most a second at a time."""
+    whole = np.ascontiguousarray(samples.numpy(), np.float32)
+    for at in range(0, len(whole), MAX_CHUNK_SAMPLES):
+        yield whole[at : at + MAX_CHUNK_SAMPLES]
+
+
+def _vocode(model: Model, mel: torch.Tensor, stop: StopFlag) -> Iterator[F32Mono]:
+    for window in VocoderStream(model.vocoder).push(mel, final=True):
+        yield from _pieces(window)
+        if stop.is_set():
+            return
+
+
+def speak_tokens(
+    model: Model, voice: Voice, tokens: Sequence[int], stop: StopFlag, speed: float = 1.0
+) -> Iterator[F32Mono]:
+    """The samples of given speech tokens (also voice conversion: the source's tokens in another voice)."""
+    mel = model.flow.mel(FlowRequest(tuple(tokens), voice.speaker, voice.tokens, voice.mel), stop)
+    if mel is not None:
+        yield from _vocode(model, change_speed(mel, speed), stop)
+
+
+def speak_many(
+    model: Model,
+    voice: Voice,
+    requests: Sequence[LlmRequest],
+    sampler: Sampler,
+    stop: StopFlag,
+    *,
+    speed: float = 1.0,
+    memo: PrefixMemo | None = None,
+) -> Iterator[tuple[int, F32Mono]]:
+    """Several segments decoded together; each is voiced as soon as its tokens are complete (index, samples).
+
+    Raises CosydError(bad_take) when a segment got no tokens at all.
+    """
+    tokens: list[list[int]] = [[] for _ in requests]
+    filters = [SilenceFilter() for _ in requests]
+    for event in decode_many(model.llm, requests, sampler, stop, memo=memo):
+        if isinstance(event, Emitted):
+            if filters[event.index].keeps(event.token):
+                tokens[event.index].append(event.token)
+            continue
+        if event.reason == "stopped":
+            return
+        if not tokens[event.index]:
+            raise CosydError("bad_take", reason="no speech tokens")
+        for piece in speak_tokens(model, voice, tokens[event.index], stop, speed):
+            yield event.index, piece
+        tokens[event.index] = []
+
+
+class ChunkPlan:
+    """When a chunk may be made, and from which tokens. Pure: token counts in, cuts out."""
+
+    def __init__(self, prompt_tokens: int, lookahead: int) -> None:
+        self._hop, self._lookahead = FIRST_HOP, lookahead
+        self._pad = -prompt_tokens % FIRST_HOP
+        self.offset = 0
+
+    def due(self, count: int) -> int | None:
+        """With `count` tokens there: how many of them the next flow call takes (look-ahead included), or
+        None."""
+        need = self.offset + self._hop + (self._pad if self.offset == 0 else 0) + self._lookahead
+        return need if count >= need else None
+
+    def done(self, taken: int) -> None:
+        """That call was made."""
+        self.offset = taken - self._lookahead
+        self._hop = min(LARGEST_HOP, 2 * self._hop)
+
+
+def speak_streaming(
+    model: Model,
+    voice: Voice,
+    request: LlmRequest,
+    sampler: Sampler,
+    stop: StopFlag,
+    *,
+    memo: PrefixMemo | None = None,
+) -> Iterator[F32Mono]:
+    """Samples while the tokens are made. Raises CosydError(bad_take) when there are none."""
+    tokens: list[int] = []
+    silence = SilenceFilter()
+    plan = ChunkPlan(len(voice.tokens), model.flow.config.lookahead)
+    out = VocoderStream(model.vocoder)
+    ratio = model.flow.config.ratio
+
+    def chunk(count: int, *, final: bool) -> Iterator[F32Mono]:
+        part = FlowRequest(
+            tuple(tokens[:count]), voice.speaker, voice.tokens, voice.mel, final=final, streaming=not final
+        )
+        mel = model.flow.mel(part, stop)
+        if mel is None:
+            return
+        for window in out.push(mel[ratio * plan.offset :], final=final):
+            yield from _pieces(window)
+
+    for event in decode_many(model.llm, [request], sampler, stop, memo=memo):
+        if isinstance(event, Emitted):
+            if silence.keeps(event.token):
+                tokens.append(event.token)
+                if (count := plan.due(len(tokens))) is not None:
+                    yield from chunk(count, final=False)
+                    plan.done(count)
+        elif event.reason == "stopped":
+            return
+    if not tokens:
+        raise CosydError("bad_take", reason="no speech tokens")
+    if not stop.is_set():
+        yield from chunk(len(tokens), final=True)
