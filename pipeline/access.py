@@ -2,7 +2,7 @@
 
 Shared by the CLI (makes links and keys), the supervisor (`check_bind`) and the web (checks them). Tokens are
 256 random bits; only their SHA-256 is stored, so a copy of the database opens no door. Links and sessions are
-rows of `settings` under `access:`, which is no configuration key: `is_access_key` tells them apart. No function
+rows of `settings` under `access:`, which is no configuration key: `is_access_key` tells them apart. Nothing
 here logs, and none may: a token in a journal is a key under the mat.
 """
 
@@ -62,11 +62,11 @@ def new_token() -> str:
 
 
 def hash_token(token: str) -> str:
-    """SHA-256 in hex. Enough for random tokens of 256 bits: there is nothing to guess, so nothing to stretch."""
+    """SHA-256 in hex. Enough for 256 random bits: there is nothing to guess, so nothing to stretch."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# -- binds ------------------------------------------------------------------------------------------------------
+# -- binds -------------------------------------------------------------------------------------------
 
 
 def is_loopback(host: str) -> bool:
@@ -99,7 +99,7 @@ def check_bind(host: str, *, authentication: bool) -> None:
         raise CosydError("unsafe_bind", host=host)
 
 
-# -- login links and sessions -----------------------------------------------------------------------------------
+# -- login links and sessions ----------------------------------------------------------------------
 
 
 def create_login_token(conn: sqlite3.Connection, now: float, *, owner: str = "") -> str:
@@ -146,7 +146,7 @@ def end_sessions(conn: sqlite3.Connection, token: str | None = None) -> int:
         ).rowcount
 
 
-# -- API keys ---------------------------------------------------------------------------------------------------
+# -- API keys ----------------------------------------------------------------------------------------
 
 
 def create_api_key(conn: sqlite3.Connection, name: str, now: float, *, owner: str = "") -> tuple[str, str]:
@@ -205,7 +205,7 @@ def touch_api_key(conn: sqlite3.Connection, key: ApiKey, now: float) -> bool:
     return True
 
 
-# -- rows of `settings` -----------------------------------------------------------------------------------------
+# -- rows of `settings` -----------------------------------------------------------------------------
 
 
 def _put(conn: sqlite3.Connection, key: str, value: dict[str, object]) -> None:

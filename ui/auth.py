@@ -18,7 +18,7 @@ _DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 def split_host(host: str) -> tuple[str, str] | None:
-    """A Host header as (name in lower case without brackets and final dot, port or ""); None when malformed."""
+    """A Host header as (lower-case name without brackets and final dot, port or ""); None when malformed."""
     host = host.strip().lower()
     if host.startswith("["):
         name, bracket, rest = host[1:].partition("]")

@@ -1,4 +1,4 @@
-"""An opaque id for who asks, so that clients take turns inside a lane: neither an address nor a key in the table."""
+"""An opaque id for who asks, so that clients take turns: no address and no key in the table."""
 
 from __future__ import annotations
 

@@ -25,10 +25,12 @@ log = logging.getLogger("cosyd.web")
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/health", "/login", "/favicon.ico"})
 """Answered without login: probes carry no key, and one must be able to come in."""
 
-# The browser itself holds that nothing is fetched from elsewhere. Gradio's bundle needs eval and inline scripts.
+# The browser itself holds that nothing comes from elsewhere. Gradio's bundle needs eval and inline scripts.
 CONTENT_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' data: blob:; font-src 'self' data:; "
+    "connect-src 'self' blob: data:; "
     "worker-src 'self' blob:; object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
 _EVERYWHERE = (

@@ -35,7 +35,7 @@ async def _step(services: Services, encode: Callable[[bytes], bytes], piece: byt
 
 
 def with_exact_sizes(wav: bytes) -> bytes:
-    """A whole streamed wav with its two unknown sizes filled in: strict readers (Python's `wave`) want them."""
+    """A streamed wav, whole, with its two unknown sizes filled in; strict readers want them"""
     if wav[:4] != b"RIFF" or wav[36:40] != b"data":
         return wav
     return wav[:4] + struct.pack("<I", len(wav) - 8) + wav[8:40] + struct.pack("<I", len(wav) - 44) + wav[44:]

@@ -1,4 +1,4 @@
-"""From a checked request to a job and its sound: accept, progress, follow, cancel. Used by every API and the page.
+"""From a checked request to a job and its sound: accept, follow, cancel. Used by every API.
 
 The one place of the web that knows the queue. Nothing here knows HTTP.
 """
@@ -20,7 +20,6 @@ from pipeline.jobs import FINAL_STATES, JobRequest, JobState, choose_lane, parse
 from pipeline.voices.catalogue import find_voice
 from ui.services import Services
 from ui.views import params_of
-
 
 WAIT_EVERY_S = 0.05
 
@@ -145,7 +144,7 @@ class Desk:
         return asked
 
     def abandoned(self, job_id: str) -> None:
-        """The client of a job went away: cancel after `patience.disconnect_s` if nobody else reads by then."""
+        """The client of a job went away: cancel after `patience.disconnect_s` if nobody reads by then."""
         self._services.later(self._cancel_if_alone(job_id))
 
     async def _cancel_if_alone(self, job_id: str) -> None:

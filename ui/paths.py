@@ -1,4 +1,4 @@
-"""Addresses as clients write them, brought to the one we serve: double slashes, no /v1, a slash at the end."""
+"""Addresses as clients write them, brought to the one we serve: double slashes, no /v1, a final slash."""
 
 from __future__ import annotations
 

@@ -29,8 +29,10 @@ class Pump:
         await self._queue.put(last)
 
     async def get(self, timeout_s: float | None = None) -> bytes | None:
-        """The next piece; None when there was none within `timeout_s`. Raises StopAsyncIteration at the end, or
-        what the source raised."""
+        """The next piece; None when there was none within `timeout_s`.
+
+        Raises StopAsyncIteration at the end, or what the source raised.
+        """
         try:
             item = await asyncio.wait_for(self._queue.get(), timeout_s)
         except TimeoutError:

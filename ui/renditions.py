@@ -1,7 +1,7 @@
 """Finished recordings in another format: encoded on request into bounded scratch space, removed soon after.
 
-A player asks for one file several times (Range), so a rendition is kept for a short while after its last use.
-Files lie in `tmp/renditions`; the oldest go first when `limits.tmp_bytes` is reached. The folder is emptied at
+A player asks for one file several times (Range), so a rendition is kept for a while after its last use. Files
+lie in `tmp/renditions`; the oldest go first when `limits.tmp_bytes` is reached. The folder is emptied at
 start and end.
 """
 
@@ -38,7 +38,7 @@ class Renditions:
 
     @asynccontextmanager
     async def lend(self, job_id: str, final: Path, format: str) -> AsyncIterator[Path]:
-        """The recording `final` (flac) as a file in `format`. Raises CosydError(not_found | storage_full | ...)."""
+        """The recording `final` (flac) in `format`. Raises CosydError(not_found | storage_full)."""
         if not final.exists():
             raise CosydError("not_found")
         if format == "flac":

@@ -1,7 +1,7 @@
 """The web server in one process: uvicorn on the inherited socket, and an orderly end (drain).
 
-A drain closes this process's copy of the listening socket (the supervisor keeps its own, so a new web takes new
-connections at once), lets sound that flows reach its end, and then returns.
+A drain closes this process's copy of the listening socket (the supervisor keeps its own, so a new web takes
+new connections at once), lets sound that flows reach its end, and then returns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Quiet(logging.Filter):
 
 
 class Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the supervisor tells when to stop, by message or SIGTERM."""
+    """uvicorn without signal handlers: the supervisor tells when to stop, by message or SIGTERM."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

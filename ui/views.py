@@ -1,4 +1,4 @@
-"""How jobs, recordings, voices and the state look as JSON (native API and page). Reads rows, renders no HTML."""
+"""How jobs, recordings, voices and the state look as JSON (native API and page). Renders no HTML."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pipeline.messages import Language, error_text, render
 from pipeline.voices.catalogue import Voice
 
 _JOB = """
-SELECT j.id, j.state, j.created_at, j.engine, j.lane, j.wait_reason, j.error_code, j.error, j.cancel_requested_at,
+SELECT j.id, j.state, j.created_at, j.engine, j.lane, j.wait_reason, j.error_code, j.error,
+       j.cancel_requested_at,
        g.voice, g.audio_seconds, g.queue_seconds, g.first_audio_seconds, g.synthesis_seconds, g.finished_at,
        g.stand_in, g.seed, g.audio_path,
        (SELECT count(*) FROM segments s WHERE s.job_id = j.id) AS total,
@@ -24,9 +25,9 @@ FROM jobs j LEFT JOIN generations g ON g.job_id = j.id WHERE j.id = ?
 """
 
 _RECORDING = (
-    "id", "created_at", "finished_at", "status", "text", "language", "mode", "voice", "seed", "speed", "engine",
-    "source", "audio_seconds", "queue_seconds", "first_audio_seconds", "synthesis_seconds", "segments", "stand_in",
-    "error_code",
+    "id", "created_at", "finished_at", "status", "text", "language", "mode", "voice", "seed", "speed",
+    "engine", "source", "audio_seconds", "queue_seconds", "first_audio_seconds", "synthesis_seconds",
+    "segments", "stand_in", "error_code",
 )  # fmt: skip
 
 

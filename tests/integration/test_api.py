@@ -1,4 +1,4 @@
-"""The APIs over a real socket: a web process, a worker with the engine that speaks numbers, a real database."""
+"""The APIs over a real socket: a web process, a worker that speaks numbers, a real database."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_openai_client_streams_to_a_file(rig: Rig, tmp_path: Any) -> None:
     ) as answer:
         answer.stream_to_file(tmp_path / "out.flac")
     assert decode(samples_of((tmp_path / "out.flac").read_bytes())) == [7, 8]
-    assert [m.id for m in client.models.list()][0] == "tts-1"
+    assert next(iter(client.models.list())).id == "tts-1"
     with pytest.raises(openai.BadRequestError) as caught:
         client.audio.speech.create(model="tts-1", voice="nobody", input="x")
     assert caught.value.code == "unknown_voice" and "numbers" in caught.value.message

@@ -71,7 +71,9 @@ def test_the_database_holds_no_token_in_clear(conn: sqlite3.Connection) -> None:
     session = access.redeem_login_token(conn, access.create_login_token(conn, NOW), NOW)
     _, key = access.create_api_key(conn, "openwebui", NOW)
     dump = "\n".join(
-        str(tuple(row)) for table in ("settings", "api_keys") for row in conn.execute(f"SELECT * FROM {table}")
+        str(tuple(row))
+        for table in ("settings", "api_keys")
+        for row in conn.execute(f"SELECT * FROM {table}")
     )
     for secret in (token, session, key):
         assert secret is not None and secret not in dump

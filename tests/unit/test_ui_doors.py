@@ -76,7 +76,7 @@ def headers(**more: str) -> dict[str, str]:
     ("method", "sent", "allowed"),
     [
         ("GET", headers(origin="http://evil.example"), True),
-        ("POST", headers(origin="http://127.0.0.1:7860", content_type="multipart/form-data; boundary=x"), True),
+        ("POST", headers(origin="http://127.0.0.1:7860", content_type="multipart/form-data"), True),
         ("POST", headers(content_type="application/json"), True),
         ("POST", headers(content_type="Application/JSON; charset=utf-8"), True),
         ("POST", headers(content_type="application/vnd.api+json"), True),
@@ -160,7 +160,8 @@ def test_without_a_key_programs_get_json_and_people_a_page() -> None:
 @pytest.mark.parametrize("sent", [{"authorization": "Bearer k"}, {"cookie": "cosyd_session=s"}])
 def test_a_key_or_a_cookie_opens(sent: dict[str, str]) -> None:
     assert ask(inside(login=True), path="/gradio_api/info", **sent).status == 200
-    assert ask(inside(login=True), path="/gradio_api/info", **{k: v + "x" for k, v in sent.items()}).status == 401
+    wrong = {name: f"{value}x" for name, value in sent.items()}
+    assert ask(inside(login=True), path="/gradio_api/info", **wrong).status == 401
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/login"])

@@ -1,4 +1,4 @@
-"""Small HTTP things every route needs: a JSON body read with a limit, the visitor's language, event streams."""
+"""Small HTTP things every route needs: a JSON body with a limit, the visitor's language, event streams."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ async def until_disconnect(receive: Receive) -> None:
 class StreamBody(Response):
     """A body of unknown length that can break off, and notices at once when the client leaves.
 
-    Starlette's own notices only when it sends; here the wait for the next piece ends too, so that the work can
-    be stopped. `gone` tells afterwards whether the client left before the end. When the source raises CosydError
-    the connection is closed without a proper end, which every HTTP client reports as a broken answer.
+    Starlette's own notices only when it sends; here the wait for the next piece ends too, so that the work
+    can be stopped. `gone` tells afterwards whether the client left before the end. When the source raises
+    CosydError the connection is closed without a proper end, which HTTP clients report as a broken answer.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Our own API: jobs, their sound and progress, history, voices. What the page, scripts and the CLI talk to."""
+"""Our own API: jobs, their sound and progress, history, voices. What page and scripts talk to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OpenAI clients ask besides speech: models and voices, in the shapes that Open WebUI and others read."""
+"""What OpenAI clients ask besides speech: models and voices, in the shapes that they read."""
 
 from __future__ import annotations
 

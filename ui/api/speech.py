@@ -39,10 +39,10 @@ from ui.services import Services
 
 EXACT = frozenset({"wav", "flac"})
 EXACT_GRACE_S = 0.25
-"""These two are held back so long for their end: then the header can tell the true length, as strict readers want."""
+"""These two are held back so long for their end: then the header tells the true length to strict readers."""
 WHOLE_WAIT_S = 5.0
 WHOLE_MAX_BYTES = 16 * 1024 * 1024
-"""A recording that is over already is read to its end before the first byte, if it is not larger or slower."""
+"""A recording that is over is read to its end before the first byte, if it is not larger or slower."""
 
 
 class SpeechAnswer(Response):

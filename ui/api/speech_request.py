@@ -1,4 +1,4 @@
-"""OpenAI's speech request to ours: pure translation (INTERFACES 1.1). Unknown fields pass, wrong ones are named."""
+"""OpenAI's speech request to ours: pure translation. Unknown fields pass, wrong ones are named."""
 
 from __future__ import annotations
 

@@ -128,5 +128,12 @@ window.cosyd = (() => {
     }
   });
 
+  // Gradio names the browser's language; the page is in the visitor's, which a screen reader must know.
+  const root = document.documentElement;
+  const spoken = zh ? "zh-CN" : "en";
+  const tell = () => { if (root.lang !== spoken) root.lang = spoken; };
+  new MutationObserver(tell).observe(root, { attributes: true, attributeFilter: ["lang"] });
+  tell();
+
   return { setup, t, has, api, url, el, find, shown, notice, repeat, audioUrl, downloads, Refused, HAN, sizeText, timeText };
 })();

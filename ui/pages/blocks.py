@@ -1,8 +1,8 @@
-"""The page as Gradio Blocks, one for each language: inputs are Gradio's, the rest is `page.js` on our own API.
+"""The page as Gradio Blocks, one for each language: inputs are Gradio's, the rest is script on our own API.
 
-Clicks run in the browser (`js=`), not on Gradio's queue: the only queue is the database, and a page that talks to
-stateless routes goes on when the web process is exchanged under it. The one server function is `speak`, for
-gradio_client. `pages.speak` has it.
+Clicks run in the browser (`js=`), not on Gradio's queue: the only queue is the database, and a page that
+talks to stateless routes goes on when the web process is exchanged under it. The one server function is
+`speak` (`ui.pages.speak`), for gradio_client.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
         delete_cache=(CACHE_EVERY_S, CACHE_KEPT_S),
     ) as page:
         _html(
-            f'<header class="cosyd-head"><div class="cosyd-brand"><span class="cosyd-logo" aria-hidden="true">'
+            f'<header class="cosyd-head"><div class="cosyd-brand">'
+            f'<span class="cosyd-logo" aria-hidden="true">'
             f"<i></i><i></i><i></i><i></i></span><span><b>cosyd</b><small>{mark('tagline')}</small></span></div>"
             f'<div class="cosyd-strip" id="cosyd-strip" role="status" aria-live="off"></div>'
             f'<a class="cosyd-lang" href="?lang={other}" hreflang="{other}"'
@@ -190,7 +191,8 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                             restart = gr.Button(text("restart_app"), elem_id="cosyd-restart")
                             _html(f"<small>{mark('restart_info')}</small>", "cosyd-bare")
                     _html(
-                        f'<h3 class="cosyd-h">{mark("events")}</h3><ol id="cosyd-events" class="cosyd-events"></ol>',
+                        f'<h3 class="cosyd-h">{mark("events")}</h3>'
+                        '<ol id="cosyd-events" class="cosyd-events"></ol>',
                         "cosyd-bare",
                     )
         fill = gr.Button("fill", elem_id="cosyd-fill", elem_classes="cosyd-hidden")
@@ -233,7 +235,8 @@ def _modes(mark: Callable[[str], str]) -> str:
         for mode in ("zero_shot", "cross_lingual", "instruct")
     )
     return (
-        f'<div class="cosyd-modes" role="group"><button type="button" aria-pressed="true">{mark("mode_builtin")}'
+        f'<div class="cosyd-modes" role="group">'
+        f'<button type="button" aria-pressed="true">{mark("mode_builtin")}'
         f'</button>{off}</div><p class="cosyd-hint">{mark("needs_model")}</p>'
     )
 

@@ -1,6 +1,6 @@
 """Takes out of Gradio's HTML what points elsewhere, and says which language it is in.
 
-Gradio's template names its own web site and a picture on GitHub in meta elements. None is fetched by a browser,
+Gradio's template names its own web site and a picture on GitHub in meta elements. No browser fetches them,
 but a page of ours has no business naming them; `tests/browser` holds that nothing leaves the host.
 """
 
