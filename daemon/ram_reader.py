@@ -6,25 +6,25 @@ All paths start at `root`, so that tests give a folder of their own. An unreadab
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from daemon.sample import RamReading
 
+ARC = "proc/spl/kstat/zfs/arcstats"
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LOOK_FOR_LIMITS_EVERY = 60
-"""Readings between two looks for cgroup limits, which rarely change."""
+"""Readings between two looks for cgroup limits and for ZFS, which rarely change."""
+_MEMINFO = re.compile(
+    r"^(Mem(?:Total|Free|Available)|Buffers|Cached|Shmem|SReclaimable|Swap(?:Total|Free)): +([0-9]+) kB$",
+    re.M,
+)
 
 
-def parse_table(text: str) -> dict[str, int]:
-    """`Name: 123 kB` lines to bytes."""
-    found: dict[str, int] = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        fields = rest.split()
-        if fields and fields[0].isdigit():
-            found[name] = int(fields[0]) * (1024 if fields[1:] == ["kB"] else 1)
-    return found
+def parse_meminfo(text: str) -> dict[str, int]:
+    """The lines of /proc/meminfo that matter here, in bytes. One expression, as it runs each second."""
+    return {name: int(size) * 1024 for name, size in _MEMINFO.findall(text)}
 
 
 def available_bytes(memory: dict[str, int]) -> tuple[int, str] | None:
@@ -55,27 +55,40 @@ class RamReader:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
+        self._prefix = str(root).rstrip("/") + "/"
+        self._has_arc = False
         self._limits: list[tuple[Path, bool]] = []
         self._reads = 0
 
-    def _text(self, path: str | Path) -> str | None:
+    def _text(self, path: str) -> str | None:
+        # Without pathlib and buffered files: they took most of a tick, a third of the CPU at rest.
         try:
-            return (self._root / path).read_text("ascii", "replace")
+            fd = os.open(self._prefix + path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
+        try:
+            data = b""
+            while more := os.read(fd, 65536):
+                data += more
+            return data.decode("ascii", "replace")
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
 
     def read(self) -> RamReading | None:
         """One look, well below a millisecond."""
         text = self._text("proc/meminfo")
-        memory = parse_table(text) if text else {}
+        memory = parse_meminfo(text) if text else {}
         total, found = memory.get("MemTotal"), available_bytes(memory)
         if total is None or found is None:
             return None
         available, source = found
-        if arc := self._text("proc/spl/kstat/zfs/arcstats"):
-            available, source = min(total, available + reclaimable_arc_bytes(arc)), source + "+arc"
         if self._reads % LOOK_FOR_LIMITS_EVERY == 0:
             self._limits = list(self._find_limits(total))
+            self._has_arc = self._text(ARC) is not None
+        if self._has_arc and (arc := self._text(ARC)):
+            available, source = min(total, available + reclaimable_arc_bytes(arc)), source + "+arc"
         self._reads += 1
         for folder, unified in self._limits:
             if (bounded := self._in_cgroup(folder, unified)) is not None:
@@ -124,7 +137,7 @@ class RamReader:
                 folder = folder.parent
 
     def _number(self, path: Path) -> int | None:
-        text = self._text(path)
+        text = self._text(os.path.relpath(path, self._root))
         return int(text) if text and text.strip().isdigit() else None
 
     def _in_cgroup(self, folder: Path, unified: bool) -> tuple[int, int] | None:
@@ -136,7 +149,7 @@ class RamReader:
             return None
         prefix = "" if unified else "total_"
         cache = 0
-        for line in (self._text(folder / "memory.stat") or "").splitlines():
+        for line in (self._text(os.path.relpath(folder / "memory.stat", self._root)) or "").splitlines():
             name, _, value = line.partition(" ")
             if name in (prefix + "inactive_file", prefix + "active_file", prefix + "slab_reclaimable"):
                 cache += int(value) if value.strip().isdigit() else 0
@@ -157,7 +170,7 @@ class RamReader:
         for folder in folders:
             if int(folder.name) in ours:
                 continue
-            fields, name = self._text(folder / "statm"), self._text(folder / "comm")
+            fields, name = self._text(f"proc/{folder.name}/statm"), self._text(f"proc/{folder.name}/comm")
             if fields and name and len(numbers := fields.split()) > 2:
                 size = max(0, int(numbers[1]) - int(numbers[2])) * PAGE_BYTES
                 sizes[name.strip()] = sizes.get(name.strip(), 0) + size

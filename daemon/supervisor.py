@@ -49,6 +49,8 @@ from pipeline.store.db import connect, storage_error
 
 log = logging.getLogger("cosyd")
 PUSH_EVERY_S = 0.5
+QUIET_PUSH_S = 2.0
+"""How often the numbers alone are looked at for news; a change of state is told at once."""
 LATE_EVERY_S = 600.0
 CLOCK_JUMP_S = 60.0
 WEB_NEED_BYTES = 150 * 1024**2
@@ -106,10 +108,13 @@ class Supervisor:
         self.schedule = Schedule(config, lambda name: self.loop.post(lambda: self._due(name)))
         self.recorder.on_event = self._publish_event
         self._reader: sqlite3.Connection | None = None
+        self._seen_version: int | None = None
+        self._stats: Mapping[str, queue.EngineQueue] = {}
         self._started_at = clock.wall()
         self._offset = clock.wall() - clock.monotonic()
         self._sampled_at = float("-inf")
         self._pushed_at = float("-inf")
+        self._looked_at = float("-inf")
         self._push_waiting = False
         self._pushed: Any = None
         self._was_ready = False
@@ -207,7 +212,9 @@ class Supervisor:
         if now - self._late_at >= LATE_EVERY_S and self._reader is not None:
             self._late_at = now
             self.housekeeping.look_for_late(self._reader)
-        self._changed()
+        if now - self._looked_at >= QUIET_PUSH_S or self.guard.state.level is not Level.OK:
+            self._looked_at = now
+            self._changed()
 
     def _look_at_clock(self) -> None:
         offset = self._clock.wall() - self._clock.monotonic()
@@ -242,7 +249,13 @@ class Supervisor:
         try:
             if self._reader is None:
                 self._reader = connect(self.paths.database, "read")
-            return queue.queue_stats(self._reader, self._clock.wall())
+                self._seen_version = None
+            # Unchanged by anybody since the last look: a tenth of the cost of asking again.
+            version = self._reader.execute("PRAGMA data_version").fetchone()[0]
+            if version != self._seen_version or self.workers.stats is None:
+                self._stats = queue.queue_stats(self._reader, self._clock.wall())
+                self._seen_version = version
+            return self._stats
         except (CosydError, sqlite3.Error) as error:
             known = error if isinstance(error, CosydError) else storage_error(error)
             if known is None or known.code != "storage_busy":

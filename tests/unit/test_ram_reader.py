@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.ram_reader import RamReader, available_bytes, parse_table, reclaimable_arc_bytes
+from daemon.ram_reader import RamReader, available_bytes, parse_meminfo, reclaimable_arc_bytes
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
@@ -47,7 +47,7 @@ def test_a_container_that_shows_free_as_available_gets_its_cache_counted(tmp_pat
 
 
 def test_a_really_full_machine_stays_full() -> None:
-    memory = parse_table(meminfo(MemTotal=16000, MemFree=200, MemAvailable=500, Cached=700, Shmem=100))
+    memory = parse_meminfo(meminfo(MemTotal=16000, MemFree=200, MemAvailable=500, Cached=700, Shmem=100))
     assert available_bytes(memory) == (500 * MIB, "meminfo")
 
 
