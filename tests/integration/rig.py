@@ -75,6 +75,7 @@ class Child:
             )
         }
         self.link = Link(ours, handlers, on_eof=lambda: None).start()
+        rig.children.append(self)
 
     def _keeper(self, rig: Rig, method: str) -> Any:
         def keep(params: dict[str, Any]) -> Any:
@@ -134,6 +135,7 @@ class Rig:
         self.url = f"http://127.0.0.1:{self.port}"
         self.engines = engines
         self.web: Child | None = None
+        self.children: list[Child] = []
         self.workers: dict[str, Child] = {}
         self.http = httpx.Client(base_url=self.url, timeout=60.0, trust_env=False)
         self._lock = threading.Lock()
@@ -158,7 +160,7 @@ class Rig:
 
     def close(self) -> None:
         """End everything."""
-        for child in [*self.workers.values(), *([self.web] if self.web else [])]:
+        for child in self.children:
             child.end()
         self.http.close()
         self.listener.close()
