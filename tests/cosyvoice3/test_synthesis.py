@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from tests.cosyvoice3.conftest import KIT, NO_TORCH
 
 torch = pytest.importorskip("torch", reason=NO_TORCH)
 
-import itertools
 
 from pipeline.codes import CosydError  # noqa: E402
 from pipeline.engines.cosyvoice3 import prompts, synthesis  # noqa: E402

@@ -46,16 +46,30 @@ def block_noise(harmonics: int, block: int = 24_000, seed: int = 0x5EED) -> Nois
 
 @dataclass(frozen=True, slots=True)
 class Conv:
-    """A causal convolution: zeros on the left, `right` samples of real look-ahead at the end of the input."""
+    """A causal convolution over the last dimension: zeros on the left.
+
+    Weights [C', C, k], or [C', C, 1, k] in channels-last for bf16: that layout is what AMX convolutions read
+    without reordering (5 ms against 18 for 64 channels and 24,000 samples).
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor
     dilation: int = 1
+    stride: int = 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[1, C, T] -> [1, C', T], causal."""
-        left = (self.weight.shape[2] - 1) * self.dilation
-        return F.conv1d(F.pad(x, (left, 0)), self.weight, self.bias, dilation=self.dilation)
+        """[1, C, (1,) T] -> [1, C', (1,) T / stride], causal."""
+        size = (self.weight.shape[-1] - 1) * self.dilation
+        if self.weight.dim() == 3:
+            x = F.pad(x, (size if self.stride == 1 else self.stride - 1, 0))
+            return F.conv1d(x, self.weight, self.bias, self.stride, dilation=self.dilation)
+        if self.stride > 1:
+            x = F.pad(x, (self.stride - 1, 0))
+            return F.conv2d(x, self.weight, self.bias, (1, self.stride))
+        # padded on both sides by the kernel, cut on the right: in this layout the cut is free, a pad is a
+        # copy
+        y = F.conv2d(x, self.weight, self.bias, 1, (0, size), (1, self.dilation))
+        return y[..., : x.shape[-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +89,9 @@ class Residual:
 
 
 def snake(x: torch.Tensor, alpha: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    """x + sin^2(alpha x) / alpha, with alpha and its inverse [C, 1]."""
-    s = torch.sin(x * alpha)
-    return torch.addcmul(x, s.square_(), inverse)
+    """x + sin^2(alpha x) / alpha, with alpha and its inverse broadcast over the channels."""
+    s = (x * alpha).sin_()
+    return torch.addcmul(x, s.mul_(s), inverse)
 
 
 class F0Net:
@@ -129,7 +143,10 @@ class Vocoder:
         self._pre = self._conv("conv_pre", exact)
         self._post = self._conv("conv_post", exact)
         self._ups = [self._conv(f"ups.{i}", compute) for i in range(len(config.rates))]
-        self._downs = [self._conv(f"source_downs.{i}", compute) for i in range(len(config.rates))]
+        self._downs = [
+            self._conv(f"source_downs.{i}", compute, stride=source_stride(config, i))
+            for i in range(len(config.rates))
+        ]
         self._source_stacks = [
             self._stack(f"source_resblocks.{i}", d) for i, d in enumerate(config.source_dilations)
         ]
@@ -141,13 +158,16 @@ class Vocoder:
         self._window = torch.hann_window(config.istft_n, periodic=True, device=device)
         del self._part
 
-    def _conv(self, name: str, dtype: torch.dtype, dilation: int = 1) -> Conv:
+    def _conv(self, name: str, dtype: torch.dtype, dilation: int = 1, stride: int = 1) -> Conv:
         weight, bias = (self._part[f"{name}.{n}"].to(self.device, dtype) for n in ("weight", "bias"))
-        return Conv(weight, bias, dilation)
+        if dtype == torch.bfloat16:
+            weight = weight[:, :, None].contiguous(memory_format=torch.channels_last)
+        return Conv(weight, bias, dilation, stride)
 
     def _stack(self, name: str, dilations: tuple[int, ...]) -> list[Residual]:
         def alphas(n: int, j: int) -> tuple[torch.Tensor, torch.Tensor]:
-            alpha = self._part[f"{name}.activations{n}.{j}.alpha"].to(self.device)[:, None]
+            alpha = self._part[f"{name}.activations{n}.{j}.alpha"].to(self.device)
+            alpha = alpha[:, None] if self.compute == torch.float32 else alpha[:, None, None]
             return alpha.to(self.compute), (1.0 / (alpha + 1e-9)).to(self.compute)
 
         return [
@@ -202,20 +222,34 @@ class Vocoder:
         x = mel.to(self.device, torch.float32).t()[None]
         if final:
             x = F.pad(x, (0, c.pre_right))
-        x = F.conv1d(x, self._pre.weight, self._pre.bias).to(self.compute)
+        x = F.conv1d(x, self._pre.weight, self._pre.bias)
         spectrum = self.source_spectrum(source)
         if not final:
             spectrum = spectrum[:, :, : -(c.pre_right * c.hop // c.istft_hop)]
-        spectrum = spectrum.to(self.compute)
+        x, spectrum = self._enter(x), self._enter(spectrum)
         for i, rate in enumerate(c.rates):
             x = F.leaky_relu(x, c.slope)
-            x = self._ups[i](x.repeat_interleave(rate, dim=2))
+            x = self._ups[i](self._repeat(x, rate))
             if i == len(c.rates) - 1:
-                x = torch.cat([x[:, :, 1:2], x], dim=2)
+                x = torch.cat([x[..., 1:2], x], dim=-1)
             x = x + self._source_at(i, spectrum)
             x = reduce(torch.add, [self._run(k, x) for k in self._stacks[i]]) / len(self._stacks[i])
-        x = self._post(F.leaky_relu(x.float(), HEAD_SLOPE))
+        x = x.float() if x.dim() == 3 else x[:, :, 0].float().contiguous()
+        x = self._post(F.leaky_relu(x, HEAD_SLOPE))
         return self._to_samples(x)
+
+    def _enter(self, x: torch.Tensor) -> torch.Tensor:
+        """Into the residual stacks' dtype and layout."""
+        if self.compute == torch.float32:
+            return x
+        return x[:, :, None].to(self.compute).contiguous(memory_format=torch.channels_last)
+
+    def _repeat(self, x: torch.Tensor, rate: int) -> torch.Tensor:
+        """Each sample `rate` times, in the layout it has."""
+        if x.dim() == 3:
+            return x.repeat_interleave(rate, dim=2)
+        rows = x[0, :, 0].t().repeat_interleave(rate, dim=0)
+        return rows.t()[None, :, None]
 
     def _run(self, stack: list[Residual], x: torch.Tensor) -> torch.Tensor:
         for residual in stack:
@@ -223,9 +257,7 @@ class Vocoder:
         return x
 
     def _source_at(self, stage: int, spectrum: torch.Tensor) -> torch.Tensor:
-        stride = source_stride(self.config, stage)
-        down = self._downs[stage]
-        y = F.conv1d(F.pad(spectrum, (stride - 1, 0)), down.weight, down.bias, stride=stride)
+        y = self._downs[stage](spectrum)
         return self._run(self._source_stacks[stage], y)
 
     def _to_samples(self, x: torch.Tensor) -> torch.Tensor:

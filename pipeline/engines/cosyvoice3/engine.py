@@ -1,0 +1,345 @@
+"""CosyVoice 3 as an Engine (CONTRACTS 8): load with self-test, enrol, synthesize, trim, close.
+
+Where the model lies: COSYD_MODEL_DIR, else `models/Fun-CosyVoice3-0.5B` in the state folder; the converted
+weights go to `cache/cosyvoice3` beside it. torch is imported when the engine loads, so that asking for
+capabilities costs nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.codes import CosydError
+from pipeline.engines.base import (
+    Capabilities,
+    F32Mono,
+    Footprint,
+    Options,
+    OutOfMemory,
+    Segment,
+    StopFlag,
+    VoiceFeatures,
+)
+from pipeline.engines.cosyvoice3.enrol import encode_voice
+from pipeline.engines.cosyvoice3.errors import ENGINE, problem
+from pipeline.engines.cosyvoice3.heap import keep_heap, return_heap
+from pipeline.engines.cosyvoice3.text import normalize
+from pipeline.paths import default_state_root
+from pipeline.profile import Config
+
+if TYPE_CHECKING:
+    from pipeline.engines.cosyvoice3.decode import LlmRequest
+    from pipeline.engines.cosyvoice3.model import LoadOptions, Model
+    from pipeline.engines.cosyvoice3.synthesis import Voice
+
+MODEL_NAME = "Fun-CosyVoice3-0.5B"
+LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
+SAFER = {"int8": "bf16", "bf16": "fp32"}
+SELF_TEST_TOKENS = 12
+SILENT_PEAK = 1e-4
+
+
+def model_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The official directory."""
+    if given := environ.get("COSYD_MODEL_DIR"):
+        return Path(given)
+    return default_state_root(environ) / "models" / MODEL_NAME
+
+
+def choose_options(weights: str, device: str, fast_bf16: bool) -> LoadOptions:
+    """Weights of the profile to dtypes of the parts: int8 is for the language model, the flow takes 16 bits.
+
+    A CPU without bf16 units computes bf16 slower than fp32: there the flow stays in fp32. Never fp16.
+    """
+    from pipeline.engines.cosyvoice3.model import LoadOptions
+
+    if weights == "fp32":
+        return LoadOptions("fp32", "fp32", device)
+    sixteen = device != "cpu" or fast_bf16
+    return LoadOptions(
+        llm="bf16" if weights == "bf16" and sixteen else "int8",
+        flow="bf16" if sixteen else "fp32",
+        device=device,
+        vocoder_bf16=device == "cpu" and fast_bf16,
+    )
+
+
+def safer_options(options: LoadOptions) -> LoadOptions | None:
+    """The next safer dtype after a failed self-test; None when everything is fp32 already."""
+    from pipeline.engines.cosyvoice3.model import LoadOptions
+
+    if (options.llm, options.flow, options.vocoder_bf16) == ("fp32", "fp32", False):
+        return None
+    llm, flow = (SAFER.get(d, "fp32") for d in (options.llm, options.flow))
+    return LoadOptions(llm, flow, options.device, options.steps, reinforced=options.reinforced)  # type: ignore[arg-type]
+
+
+def rss_bytes() -> int | None:
+    """Resident memory of this process; None where /proc does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class CosyVoice3Engine:
+    """One loaded checkpoint. Called from one thread."""
+
+    name = ENGINE
+
+    def __init__(self, folder: Path | None = None, cache: Path | None = None) -> None:
+        self._folder, self._cache = folder, cache
+        self._model: Model | None = None
+        self._limit_s, self._reference_s = 25.0, 10.0
+        self._memo: Any = None
+        self._voices: dict[str, Voice] = {}
+        self._normalizers: dict[str, Any] = {}
+        self.notices: list[str] = []
+
+    def capabilities(self) -> Capabilities:
+        model = self._model
+        return Capabilities(
+            modes=frozenset(("zero_shot", "cross_lingual", "instruct")),
+            languages=LANGUAGES,
+            longest_segment_s=self._limit_s,
+            instruct=True,
+            model=MODEL_NAME,
+            device=model.options.device if model else "cpu",
+            dtype=f"{model.options.llm}+{model.options.flow}" if model else "",
+        )
+
+    def load(self, profile: Config, stop: StopFlag) -> Footprint:
+        """Map or convert the weights and speak a test. Raises EngineUnavailable, OutOfMemory."""
+        try:
+            import torch
+
+            from pipeline.engines.cosyvoice3.decode import PrefixMemo
+        except ImportError as error:
+            raise problem("no_torch", "torch", str(error)) from error
+        keep_heap()
+        self._limit_s, self._reference_s = profile.longest_segment_s, profile.reference_audio_max_s
+        folder = self._folder or model_folder()
+        cache = self._cache or default_state_root() / "cache" / ENGINE
+        device = "cuda" if profile.gpu != "none" and torch.cuda.is_available() else "cpu"
+        options: LoadOptions | None = choose_options(profile.weights, device, fast_bf16())
+        self.notices.clear()
+        while options is not None and not stop.is_set():
+            self._model = self._load_once(folder, cache, options)
+            self._memo = PrefixMemo()
+            if not (trouble := self._self_test(stop)):
+                break
+            self.notices.append(f"{options.llm}+{options.flow}: {trouble}")
+            options = safer_options(options)
+            self.close()
+        if self._model is None:
+            raise problem("self_test", MODEL_NAME, "; ".join(self.notices) or "stopped")
+        return_heap()
+        vram = torch.cuda.memory_allocated() if device == "cuda" else None
+        return Footprint(rss_bytes(), vram)
+
+    def _load_once(self, folder: Path, cache: Path, options: LoadOptions) -> Model:
+        from pipeline.engines.cosyvoice3.model import load_model
+
+        with _memory_errors():
+            return load_model(folder, cache, options)
+
+    def _self_test(self, stop: StopFlag) -> str:
+        """Speak a few tokens: "" when the result is finite and not silent, else what is wrong."""
+        import torch
+
+        from pipeline.engines.cosyvoice3.prompts import llm_request
+        from pipeline.engines.cosyvoice3.sampling import GreedySampler
+        from pipeline.engines.cosyvoice3.synthesis import Voice, speak_many
+
+        model = self._ready()
+        config = model.flow.config
+        voice = Voice((), torch.zeros(0, config.mel), torch.ones(config.speaker))
+        request = llm_request(
+            model.tokenizer, "cross_lingual", "你好，hello.", (), max_tokens=SELF_TEST_TOKENS
+        )
+        sampler = GreedySampler(model.llm.config.codes)
+        with _memory_errors():
+            pieces = [s for _, s in speak_many(model, voice, [request], sampler, stop)]
+        if stop.is_set():
+            return ""
+        samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
+        if not np.isfinite(samples).all():
+            return "not finite"
+        return "" if len(samples) and float(np.abs(samples).max()) > SILENT_PEAK else "silent"
+
+    def enrol(self, audio: F32Mono, rate: int, transcript: str | None) -> VoiceFeatures:
+        """Encode a reference once for all time. Raises CosydError(bad_audio), EngineUnavailable."""
+        folder = self._folder or model_folder()
+        model = self._model
+        arrays = encode_voice(
+            folder,
+            audio,
+            rate,
+            ratio=model.flow.config.ratio if model else 2,
+            codes=model.flow.config.codes if model else None,
+            max_seconds=self._reference_s,
+        )
+        digest = hashlib.sha256(np.ascontiguousarray(audio, np.float32).tobytes() + str(rate).encode())
+        return_heap()
+        return VoiceFeatures(arrays.to_mapping(), digest.hexdigest(), transcript)
+
+    def synthesize(
+        self, segment: Segment, voice: VoiceFeatures | str, options: Options, stop: StopFlag
+    ) -> Iterator[F32Mono]:
+        """Chunks of at most a second; on a GPU they come while the rest is made."""
+        from pipeline.engines.cosyvoice3.synthesis import speak_streaming
+
+        model = self._ready()
+        if model.options.device == "cpu" or options.speed != 1.0:
+            for _, chunk in self.synthesize_many([segment], voice, options, stop):
+                yield chunk
+            return
+        ready, features = self._voice(voice)
+        request = self._request(segment, features, ready, options)
+        with _memory_errors():
+            yield from speak_streaming(model, ready, request, self._sampler(), stop, memo=self._memo)
+
+    def synthesize_many(
+        self, segments: Sequence[Segment], voice: VoiceFeatures | str, options: Options, stop: StopFlag
+    ) -> Iterator[tuple[int, F32Mono]]:
+        """Several segments decoded together, each yielded when its tokens are complete."""
+        from pipeline.engines.cosyvoice3.synthesis import speak_many
+
+        model = self._ready()
+        ready, features = self._voice(voice)
+        requests = [self._request(s, features, ready, options) for s in segments]
+        with _memory_errors():
+            for index, chunk in speak_many(
+                model, ready, requests, self._sampler(), stop, speed=options.speed, memo=self._memo
+            ):
+                yield segments[index].idx, chunk
+        return_heap()
+
+    def trim(self) -> None:
+        """Forget prompts and voices on the device, give free memory back."""
+        self._voices.clear()
+        if self._memo is not None:
+            self._memo.ids, self._memo.prefix = (), None
+        self._normalizers.clear()
+        gc.collect()
+        return_heap()
+        if self._model is not None and self._model.options.device != "cpu":
+            import torch
+
+            torch.cuda.empty_cache()
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        self.trim()
+        self._model, self._memo = None, None
+        gc.collect()
+        return_heap()
+
+    def _ready(self) -> Model:
+        if self._model is None:
+            raise problem("self_test", MODEL_NAME, "not loaded")
+        return self._model
+
+    def _sampler(self) -> Any:
+        from pipeline.engines.cosyvoice3.sampling import RasParams, RasSampler
+
+        return RasSampler(RasParams.of(self._ready().llm.config))
+
+    def _voice(self, voice: VoiceFeatures | str) -> tuple[Voice, VoiceFeatures]:
+        """The voice's arrays as tensors, checked. Raises CosydError(unknown_voice | bad_value)."""
+        import torch
+
+        from pipeline.engines.cosyvoice3.synthesis import Voice
+
+        if isinstance(voice, str):
+            raise CosydError("unknown_voice", voice=voice[:80], known="", nearest="")
+        if (known := self._voices.get(voice.content_hash)) is not None and voice.content_hash:
+            return known, voice
+        config = self._ready().flow.config
+        try:
+            tokens, mel, speaker = (voice.arrays[n] for n in ("speech_tokens", "prompt_mel", "speaker"))
+        except KeyError as error:
+            raise CosydError("bad_value", field="voice", reason="unknown_key", allowed=str(error)) from error
+        ids = tuple(int(t) for t in np.asarray(tokens).reshape(-1))
+        right = mel.shape == (config.ratio * len(ids), config.mel) and speaker.size == config.speaker
+        if not right or not (np.isfinite(mel).all() and np.isfinite(speaker).all()):
+            raise CosydError("bad_value", field="voice", reason="out_of_range", value="features")
+        ready = Voice(ids, torch.from_numpy(np.array(mel, np.float32)), torch.from_numpy(np.array(speaker)))
+        if voice.content_hash:
+            self._voices = {voice.content_hash: ready}  # one voice at a time: the next segment has the same
+        return ready, voice
+
+    def _request(
+        self, segment: Segment, features: VoiceFeatures, voice: Voice, options: Options
+    ) -> LlmRequest:
+        from pipeline.engines.cosyvoice3.prompts import effective_mode, llm_request
+
+        mode = effective_mode(options.mode, features.transcript, options.instruct)
+        return llm_request(
+            self._ready().tokenizer,
+            mode,
+            self._normalize(segment.text),
+            voice.tokens,
+            transcript=features.transcript,
+            instruct=options.instruct,
+            seed=options.seed + segment.idx,
+        )
+
+    def _normalize(self, text: str) -> str:
+        """Upstream's normalisation; where wetext is missing or fails on a text, its other steps alone."""
+        language = "zh" if any("\u4e00" <= ch <= "\u9fff" for ch in text) else "en"
+        if language not in self._normalizers:
+            try:
+                import wetext
+
+                made = wetext.Normalizer(lang=language, operator="tn", remove_erhua=False)
+                self._normalizers[language] = made.normalize
+            except ImportError:
+                self._normalizers[language] = None
+        chosen = self._normalizers[language]
+        try:
+            return normalize(text, chosen, chosen)
+        except (AssertionError, ValueError, RuntimeError):  # wetext on phoneme tags with digits
+            return text
+
+
+def fast_bf16() -> bool:
+    """Whether this CPU multiplies bf16 in hardware."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "amx_bf16" in flags or "avx512_bf16" in flags
+
+
+class _memory_errors:
+    """Turns torch's and Python's out-of-memory into OutOfMemory, with the memory of the failed call freed."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        import torch
+
+        if isinstance(error, torch.OutOfMemoryError):
+            gc.collect()
+            torch.cuda.empty_cache()
+            raise OutOfMemory("vram", engine=ENGINE) from error
+        text = str(error)
+        host = isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError) and "can't allocate memory" in text
+        )
+        if host:
+            gc.collect()
+            return_heap()
+            raise OutOfMemory("ram", engine=ENGINE) from error
