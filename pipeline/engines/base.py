@@ -159,7 +159,10 @@ def one_after_another(
             return
 
 
-SHIPPED: Mapping[str, str] = {"builtin": "pipeline.engines.builtin:BuiltinEngine"}
+SHIPPED: Mapping[str, str] = {
+    "builtin": "pipeline.engines.builtin:BuiltinEngine",
+    "cosyvoice3": "pipeline.engines.cosyvoice3.engine:CosyVoice3Engine",
+}
 """Engine name -> where its class lives. `engines.extra` in the configuration adds to it."""
 
 

@@ -234,8 +234,8 @@ def test_the_model_folder_comes_from_the_environment() -> None:
     assert model_folder({"COSYD_STATE_DIR": "/s"}) == Path("/s/models/Fun-CosyVoice3-0.5B")
 
 
-def test_the_registry_opens_it_by_its_path() -> None:
-    made = open_engine("cosy", {"cosy": "pipeline.engines.cosyvoice3.engine:CosyVoice3Engine"})
+def test_the_registry_ships_it() -> None:
+    made = open_engine("cosyvoice3", {})
     assert made.name == "cosyvoice3" and "zero_shot" in made.capabilities().modes
 
 

@@ -3,11 +3,12 @@
 Each part is a list of `Item`: name, shape, dtype and a thunk that makes the tensor, so that the writer in
 `cache` never holds more than one of them. Layout:
 
-llm     layers.N.{qkv,o,gate_up,down}.weight (+ .scale for int8), qkv.bias, norm1, norm2; norm; head;
-speech_embedding
-text    weight: the text table, gathered on the CPU
-flow    embedding, speaker, lookahead, input, conv1, conv2, blocks.N.{qkv,out,ff1,ff2}, out; modulation,
-modulation_out vocoder every conv with its weight norm folded; f0_predictor.* in float64
+llm      layers.N.{qkv,o,gate_up,down}.weight (int8: and .scale), qkv.bias, norm1, norm2;
+         norm, head, speech_embedding
+text     weight: the text table, gathered on the CPU
+flow     embedding, speaker, lookahead{1,2}, input, conv{1,2}, blocks.N.{qkv,out,ff1,ff2}, out;
+         modulation, modulation_out
+vocoder  every conv with its weight norm folded; f0_predictor.* in float64
 """
 
 from __future__ import annotations
