@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import NOT_ASKED
+
 KIT = Path(__file__).parents[1] / "data" / "cosyvoice3"
-NO_TORCH = "torch is not installed: the CosyVoice 3 runtime is not tested (pip install cosyd[cosyvoice])"
+NO_TORCH = NOT_ASKED + "torch is not installed, so CosyVoice 3 is not tested (pip install cosyd[cosyvoice])"
 
 
 def pytest_report_header() -> str:

@@ -245,3 +245,21 @@ def test_fifty_sentences_leave_the_memory_flat(engine: Any, voice: Any) -> None:
         speak(engine, voice, "一二三四五六七八九十。" * 3, seed=i)
         marks.append(rss_bytes() or 0)
     assert marks[-1] - marks[4] < 20 << 20
+
+
+def test_a_long_text_again_and_again_loses_nothing_and_keeps_nothing(
+    engine: Any, voice: Any, rounds: Any
+) -> None:
+    """2,000 characters, a batch of four segments at a time; 20 times with --long."""
+    sentence = "今天天气很好，我们去图书馆看书。"
+    whole = (sentence * 130)[:2000]
+    segments = [Segment(i, whole[at : at + 80], at, at + 80) for i, at in enumerate(range(0, 2000, 80))]
+    options, marks = Options(seed=1, mode="zero_shot"), []
+    for _ in range(rounds(2, 20)):
+        heard: dict[int, int] = {}
+        for at in range(0, len(segments), 4):
+            for idx, chunk in engine.synthesize_many(segments[at : at + 4], voice, options, NEVER):
+                heard[idx] = heard.get(idx, 0) + len(chunk)
+        assert sorted(heard) == list(range(25)) and min(heard.values()) > 0
+        marks.append(rss_bytes() or 0)
+    assert marks[-1] - marks[0] < 20 << 20

@@ -15,7 +15,7 @@ from pipeline.codes import CosydError
 from pipeline.engines.base import EngineUnavailable
 from pipeline.engines.cosyvoice3 import features, text
 from pipeline.engines.cosyvoice3.enrol import check_audio, encode_voice
-from tests.cosyvoice3.conftest import KIT
+from tests.cosyvoice3.conftest import KIT, NO_TORCH
 
 
 def load(name: str) -> Any:
@@ -24,7 +24,7 @@ def load(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    pytest.importorskip("tokenizers", reason="tokenizers is not installed (pip install cosyd[cosyvoice])")
+    pytest.importorskip("tokenizers", reason=NO_TORCH.replace("torch", "tokenizers"))
     from pipeline.engines.cosyvoice3.tokenizer import TextTokenizer
 
     return TextTokenizer(KIT / "model", 1280)
