@@ -4,7 +4,7 @@
   the `rounds` fixture: `rounds(50, 500)`.
 - `root` tests (namespaces, mounts, debootstrap) run as root with `--system`.
 - `browser` tests need Debian's chromium, `gpu` tests an NVIDIA card.
-Every other skip is a decision of the test itself. With `COSYD_CI=1` such a skip is a failure: CI installs all
+Every other skip is a decision of the test itself. With `SKIPS_ARE_FAILURES=1` such a skip is a failure: CI installs all
 that the tests need, so a skip there means that something was silently not tested.
 """
 
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def in_ci() -> bool:
     """True where everything that the tests need was installed, so that nothing may be skipped unasked."""
-    return os.environ.get("COSYD_CI") == "1"
+    return os.environ.get("SKIPS_ARE_FAILURES") == "1"
 
 
 def has_card() -> bool:

@@ -12,7 +12,15 @@ import sys
 from typing import Any
 
 from pipeline.access import needs_login
-from pipeline.child import ChildContext, HeartbeatState, adopt, own_memory_bytes, start_heartbeat
+from pipeline.child import (
+    ChildContext,
+    HeartbeatState,
+    adopt,
+    give_back_heap,
+    own_memory_bytes,
+    settle_interned,
+    start_heartbeat,
+)
 from pipeline.codes import CosydError
 from pipeline.logs import set_up
 from pipeline.store.db import SCHEMA_VERSION, check_schema, connect
@@ -42,14 +50,9 @@ def prepare_gradio(context: ChildContext) -> None:
 
 def trim_memory() -> dict[str, int | None]:
     """Give unused heap back to the system; the numbers of CONTRACTS 4."""
-    import ctypes
-
     before = own_memory_bytes()
     gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):  # not glibc
-        pass
+    give_back_heap()
     return {"rss_before": before, "rss_after": own_memory_bytes(), "vram_before": None, "vram_after": None}
 
 
@@ -92,6 +95,7 @@ async def serve(context: ChildContext) -> int:
 
     async def announce() -> None:
         await started.wait()
+        settle_interned()
         # What start-up needed once (parsing, import caches) goes back before the numbers are taken.
         trim_memory()
         link.notify("ready", capabilities={}, footprint={"rss_bytes": own_memory_bytes(), "vram_bytes": None})

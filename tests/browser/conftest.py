@@ -52,7 +52,7 @@ class Visit:
         self.page.wait_for_function(script, timeout=timeout_s * 1000)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as play:
         made = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)

@@ -93,7 +93,7 @@ class Service:
         """Start the supervisor; with `wait`, until /healthz answers."""
         self.state.mkdir(parents=True, exist_ok=True)
         env = {k: v for k, v in os.environ.items() if not k.startswith(("COSYD_", "NOTIFY_"))} | self._env
-        env["PYTHONPATH"] = str(ROOT)
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), self._env.get("PYTHONPATH"))))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(), cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -27,13 +27,14 @@ class NeuralEnglish:
     def __init__(self) -> None:
         if importlib.util.find_spec("hibari") is None:
             raise EngineUnavailable("engine_failed", engine="builtin", reason="hibari is not installed")
-        from hibari import Hibari
+        from hibari import Hibari, dsp
         from hibari.g2p import G2P
         from hibari.g2p import oov as hibari_oov
         from hibari.voices import voice_path
 
         path = voice_path("heart", download_missing=False)
         self._hibari: Any = Hibari.__new__(Hibari)  # its __init__ would make a session of its own
+        self._forget_windows = getattr(dsp._ola_norm, "cache_clear", lambda: None)
         self._hibari.voice, self._hibari.model_path = "heart", path
         self._hibari.sess = _session(path)
         self._hibari.vocab = _vocabulary()
@@ -47,6 +48,8 @@ class NeuralEnglish:
         for phonemes in self._hibari.phonemize(text):
             ids = self._hibari.ids(phonemes)
             signal: F32Mono = self._hibari.from_ids(ids, own, rng)
+            # Windows of the last eight lengths, 150 KB each: rarely hit, and they cut the heap into pieces.
+            self._forget_windows()
             yield change_tempo(signal, speed / own), phonemes.rstrip('"”’) ')[-1:] in ".!?…"
 
 
