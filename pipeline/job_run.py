@@ -27,13 +27,14 @@ from pipeline.child import HeartbeatState
 from pipeline.clock import Clock
 from pipeline.codes import CosydError
 from pipeline.cutting import Cut, cut_job, same_cut
-from pipeline.engines.base import Engine, Options, Segment
+from pipeline.engines.base import Engine, Options, Segment, VoiceFeatures
 from pipeline.jobs import SAMPLE_RATE, JobRequest, SegmentState, estimate_seconds
 from pipeline.paths import StatePaths, segment_pcm
 from pipeline.profile import Config
 from pipeline.queue.values import Claim, Outcome, SegmentRow
-from pipeline.take import OpenWriter, Stop, speak_segment, take_seed
+from pipeline.take import Interrupted, OpenWriter, Stop, speak_segment, take_seed
 from pipeline.text.language import detect
+from pipeline.voices.features import find_row, voice_for
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class JobRun:
         self._rows: dict[int, SegmentRow] = {}
         self._segments: tuple[Segment, ...] = ()
         self._done = self._retakes = 0
+        self._voice: VoiceFeatures | str = request.voice
         self._begun: int | None = None  # marked running when it was planned
 
     def prepare(self) -> None:
@@ -107,6 +109,23 @@ class JobRun:
         self._done = kept
         if not self._segments:
             raise CosydError("empty_text")  # markup only
+        if self._done < len(self._segments):
+            self._find_voice()
+
+    def _find_voice(self) -> None:
+        """A cloned voice that was never spoken is enrolled here. Raises take.Interrupted, CosydError."""
+        bench, wanted = self._bench, self._request.voice
+        row = self._patiently(lambda: find_row(bench.conn, wanted))
+        late_s = bench.config.timeout_factor * bench.config.deadlines.first_audio_s
+        bench.heartbeat.progress()
+        bench.attendant.begin(Limits(first_chunk_s=late_s, whole_s=late_s))
+        try:
+            self._voice = voice_for(bench.engine, bench.paths, wanted, row)
+        finally:
+            bench.attendant.end()
+        bench.heartbeat.progress()
+        if self._stop.is_set():
+            raise Interrupted
 
     def remaining(self) -> Iterator[Segment]:
         """The segments still to be spoken, in order."""
@@ -141,7 +160,7 @@ class JobRun:
             take = speak_segment(
                 bench.engine,
                 segment,
-                self._request.voice,
+                self._voice,
                 self._options(idx),
                 job_dir=self._dir,
                 stop=self._stop,

@@ -22,6 +22,7 @@ from ui.api.door import door_routes
 from ui.api.house import house_routes
 from ui.api.native import guarded, native_routes
 from ui.api.openai import openai_routes
+from ui.api.voices import voice_routes
 from ui.auth import LANGUAGE_COOKIE
 from ui.doors import Doors
 from ui.errors import error_response
@@ -112,6 +113,7 @@ class Web:
             *house_routes(services),
             *openai_routes(services, self.desk),
             *native_routes(services, self.desk, self.renditions),
+            *voice_routes(services),
             *door_routes(services),
             Route("/v1", _missing),
             Route("/api", _missing),

@@ -17,7 +17,9 @@ from pipeline import queue
 from pipeline.audio.follow import JobFollower, JobProgress
 from pipeline.codes import CODES, CosydError
 from pipeline.jobs import FINAL_STATES, JobRequest, JobState, choose_lane, parse_request
+from pipeline.model_files import require_model
 from pipeline.voices.catalogue import find_voice
+from pipeline.voices.choose import fit_mode
 from ui.services import Services
 from ui.views import params_of
 
@@ -56,9 +58,8 @@ class Desk:
         else:
             raise CosydError("empty_text")
         request = parse_request(fields, max_chars=max_chars)
-        if request.mode != "builtin":
-            raise CosydError("unsupported_mode", mode=request.mode)
-        return request
+        voice = find_voice(request.voice, voices, self._services.config.web.default_voice)
+        return fit_mode(request, voice, lambda: require_model(self._services.paths.root))
 
     async def accept(self, request: JobRequest, *, patience_s: float) -> Accepted:
         """Put a checked request into the queue. Committed when this returns.

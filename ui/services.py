@@ -20,6 +20,7 @@ from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import Kind, connect, storage_error
 from pipeline.voices.catalogue import Voice, ready_made
+from pipeline.voices.registry import cloned_voices
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Services:
         self.clock: Clock = clock or SystemClock()
         self.state: Mapping[str, Any] = {}
         self.draining = False
-        self.voices: tuple[Voice, ...] = ready_made(config.engines.extra)
+        self.ready_made: tuple[Voice, ...] = ready_made(config.engines.extra)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._local = threading.local()
         self._open: list[sqlite3.Connection] = []
@@ -59,6 +60,14 @@ class Services:
         self._readers = ThreadPoolExecutor(READ_THREADS, "read")
         self._audio = ThreadPoolExecutor(AUDIO_THREADS, "audio")
         self._entries: dict[str, float] = {}
+
+    @property
+    def voices(self) -> tuple[Voice, ...]:
+        """All voices of this moment; the ready-made ones when the database does not answer. Some 50 us."""
+        try:
+            return (*self.ready_made, *self.read_now(cloned_voices))
+        except CosydError:
+            return self.ready_made
 
     # -- database -----------------------------------------------------------------------------------
 

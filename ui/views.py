@@ -111,7 +111,15 @@ def voice_view(voice: Voice) -> dict[str, Any]:
         "engine": voice.engine,
         "languages": list(voice.languages),
         "builtin": voice.builtin,
+        "transcript": voice.transcript,
     }
+
+
+def voice_notice(voice: Voice, language: Language) -> str | None:
+    """What a person should know of a new voice; None when there is nothing."""
+    if voice.builtin or voice.transcript:
+        return None
+    return render("voice.no_transcript", language, {})
 
 
 def event_view(

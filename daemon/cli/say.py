@@ -53,6 +53,7 @@ def choose_format(chosen: str | None, output: Path | None) -> str:
 )
 @click.option("--play", cls=Option, is_flag=True, help="opt_play")
 @click.option("--voice", cls=Option, metavar="ID", default="", help="opt_voice")
+@click.option("--style", cls=Option, metavar="TEXT", help="opt_style")
 @click.option("--speed", cls=Option, type=float, metavar="0.25..4", help="opt_speed")
 @click.option("--seed", cls=Option, type=int, metavar="N", help="opt_seed")
 @click.option("--language", "tag", cls=Option, metavar="TAG", help="opt_language")
@@ -64,6 +65,7 @@ def say(
     output: Path | None,
     play: bool,
     voice: str,
+    style: str | None,
     speed: float | None,
     seed: int | None,
     tag: str | None,
@@ -88,7 +90,8 @@ def say(
     if play and player is None:
         usage("no_player")
     fields: dict[str, object] = {"text": read_text(words), "voice": voice, "format": format, "source": "cli"}
-    fields |= {k: v for k, v in (("speed", speed), ("seed", seed), ("language", tag)) if v is not None}
+    chosen = (("instruct", style), ("speed", speed), ("seed", seed), ("language", tag))
+    fields |= {k: v for k, v in chosen if v is not None}
 
     from daemon.cli.speaking import Sinks, speak
 

@@ -27,11 +27,13 @@ from pipeline.audio.encode import StreamEncoder, check_format, encode_file, open
 from pipeline.audio.follow import SLOW_POLL_S, JobFollower, JobProgress
 from pipeline.codes import CODES, CosydError
 from pipeline.jobs import FINAL_STATES, SAMPLE_RATE, JobRequest, JobState, choose_lane, parse_request
+from pipeline.model_files import require_model
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
 from pipeline.store.ensure import ensure_schema
 from pipeline.voices.catalogue import Voice, find_voice
+from pipeline.voices.choose import fit_mode
 
 PROGRESS_EVERY_S = 0.2
 
@@ -102,11 +104,13 @@ class Sinks:
         return click.ClickException(text("player_failed", program=(self._command or ("",))[0]))
 
 
-def check_request(fields: Mapping[str, Any], voices: list[Voice], config: Config) -> tuple[JobRequest, Voice]:
-    """The validated request and its voice. Raises CosydError(empty_text, unknown_voice, ...)."""
+def check_request(
+    fields: Mapping[str, Any], voices: list[Voice], config: Config, paths: StatePaths
+) -> tuple[JobRequest, Voice]:
+    """The validated request and its voice. Raises CosydError(unknown_voice, model_missing, ...)."""
     voice = find_voice(str(fields["voice"]), voices, config.web.default_voice)
     request = parse_request({**fields, "voice": voice.id}, max_chars=config.limits.long_text_chars)
-    return request, voice
+    return fit_mode(request, voice, lambda: require_model(paths.root)), voice
 
 
 def job_progress(conn: sqlite3.Connection, job_id: str) -> JobProgress:
@@ -154,9 +158,11 @@ def speak(paths: StatePaths, fields: Mapping[str, Any], sinks: Sinks, *, progres
     """
     check_format(str(fields["format"]))
     config = current_config(paths)
-    check_request(fields, all_voices(paths, config), config)  # what is wrong is told before anything starts
+    check_request(
+        fields, all_voices(paths, config), config, paths
+    )  # what is wrong is told before anything starts
     with workshop(paths) as config:
-        request, voice = check_request(fields, all_voices(paths, config), config)
+        request, voice = check_request(fields, all_voices(paths, config), config, paths)
         conn = connect(paths.database, "accept")
         try:
             check_schema(conn)

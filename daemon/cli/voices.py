@@ -1,51 +1,47 @@
-"""`cosyd voices`: which voices there are; and the list itself, for `cosyd say`."""
+"""`cosyd voices`: which voices there are, add one, remove one; and the list itself, for `cosyd say`."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
+from pathlib import Path
 
 import click
 
-from daemon.cli.frame import Command, json_option, note, print_json, state_option
+from daemon.cli.frame import Group, Option, json_option, note, print_json, state_option, text
+from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
+from pipeline.codes import CosydError
+from pipeline.model_files import require_model
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import connect
-from pipeline.voices.catalogue import Voice, has_espeak, ready_made
+from pipeline.voices.catalogue import Voice, find_voice, has_espeak, ready_made
+
+CONSENTS = ("own", "agreed", "guardian", "synthetic")
 
 
 def all_voices(paths: StatePaths, config: Config) -> list[Voice]:
     """Ready-made voices, and the cloned ones where there is a database."""
-    voices = list(ready_made(config.engines.extra))
     if not paths.database.exists():
-        return voices
+        return list(ready_made(config.engines.extra))
+    from pipeline.voices import registry
+
     conn = connect(paths.database, "read", busy_s=5.0)
     try:
-        rows = conn.execute(
-            "SELECT id, name, owner, engine, language FROM voices"
-            " WHERE deleted_at IS NULL ORDER BY created_at"
-        )
-        voices += [
-            Voice(
-                id=row["id"],
-                name=row["name"],
-                engine=row["engine"],
-                languages=(row["language"],) if row["language"] else (),
-                owner=row["owner"] or "",
-                builtin=False,
-            )
-            for row in rows
-        ]
+        return list(registry.all_voices(conn, config.engines.extra))
     finally:
         conn.close()
-    return voices
 
 
-@click.command(cls=Command, help_key="help_voices", example="cosyd voices")
+@click.group(cls=Group, help_key="help_voices", example="cosyd voices", invoke_without_command=True)
 @state_option
 @json_option
-def voices(paths: StatePaths, as_json: bool) -> None:
+@click.pass_context
+def voices(ctx: click.Context, paths: StatePaths, as_json: bool) -> None:
     """List the voices."""
+    if ctx.invoked_subcommand is not None:
+        return
     found = all_voices(paths, current_config(paths))
     if as_json:
         print_json([dataclasses.asdict(voice) for voice in found])
@@ -58,3 +54,64 @@ def voices(paths: StatePaths, as_json: bool) -> None:
     )
     if not has_espeak():
         note("voices_no_espeak")
+
+
+@voices.command(
+    "add", help_key="help_voices_add", example='cosyd voices add clip.wav --name "Anna" --consent own'
+)
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", cls=Option, required=True, help="opt_voice_name")
+@click.option("--consent", cls=Option, required=True, type=click.Choice(CONSENTS), help="opt_consent")
+@click.option("--person", cls=Option, metavar="NAME", default="", help="opt_person")
+@click.option("--transcript", cls=Option, metavar="TEXT", default="", help="opt_transcript")
+@click.option("--language", "tag", cls=Option, metavar="TAG", default="", help="opt_language")
+@state_option
+@json_option
+def add(
+    file: Path,
+    name: str,
+    consent: str,
+    person: str,
+    transcript: str,
+    tag: str,
+    paths: StatePaths,
+    as_json: bool,
+) -> None:
+    """Add a voice from a recording."""
+    from pipeline.voices.reference import read_reference
+    from pipeline.voices.registry import add_voice, parse_new_voice
+
+    require_model(paths.root)
+    now = time.time()
+    fields = {
+        "name": name, "consent": consent, "person": person, "transcript": transcript, "language": tag,
+    }  # fmt: skip
+    new = parse_new_voice(fields, now)
+    config = current_config(paths)
+    audio, rate = read_reference(
+        file, max_seconds=config.reference_audio_max_s, with_transcript=new.transcript is not None
+    )
+    with open_database(paths) as conn:
+        voice = add_voice(conn, paths, new, audio, rate, now)
+    if as_json:
+        print_json(dataclasses.asdict(voice))
+    else:
+        click.echo(voice.id)
+        note("voice_added", id=voice.id)
+    if not voice.transcript:
+        note("voice_no_transcript")
+
+
+@voices.command("remove", help_key="help_voices_remove", example="cosyd voices remove v-1a2b3c4d5e6f")
+@click.argument("voice_id", metavar="ID")
+@state_option
+def remove(voice_id: str, paths: StatePaths) -> None:
+    """Delete a voice for good, with its clip."""
+    from pipeline.voices.registry import remove_voice
+
+    with open_database(paths) as conn:
+        if not remove_voice(conn, paths, voice_id, time.time()):
+            known = all_voices(paths, current_config(paths))
+            find_voice(voice_id, known, "")
+            raise CosydError("bad_value", field="ID", reason="ready_made")
+    click.echo(text("voice_removed", id=voice_id), err=True)

@@ -35,6 +35,7 @@ RESERVED_ENVIRONMENT = frozenset(
         "COSYD_INSTANCE",
         "COSYD_PARENT_PID",
         "COSYD_LANG",
+        "COSYD_MODEL_DIR",
     }
 )
 

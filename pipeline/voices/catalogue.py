@@ -21,7 +21,10 @@ OPENAI_VOICES = (
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A voice people can choose. `languages` are BCP-47 tags it is offered for, the best first."""
+    """A voice people can choose. `languages` are BCP-47 tags it is offered for, the best first.
+
+    `transcript`: whether the words of a cloned voice's clip are known; without them it is cross-lingual only.
+    """
 
     id: str
     name: str
@@ -29,6 +32,7 @@ class Voice:
     languages: tuple[str, ...]
     owner: str = ""
     builtin: bool = True
+    transcript: bool = False
 
 
 def has_espeak() -> bool:

@@ -38,7 +38,8 @@ def test_what_openai_clients_send_is_understood() -> None:
         }
     )
     assert wanted.fields == {
-        "text": "hi", "voice": "Alloy", "format": "opus", "source": "openai", "speed": 1.5, "seed": 7,
+        "text": "hi", "voice": "Alloy", "format": "opus", "source": "openai", "instruct": "cheerful",
+        "speed": 1.5, "seed": 7,
     }  # fmt: skip
     assert (wanted.format, wanted.sse) == ("opus", False)
     assert translate({"input": "x", "voice": None, "seed": "strange"}).fields["voice"] == ""

@@ -1,4 +1,4 @@
-"""Our own API: jobs, their sound and progress, history, voices. What page and scripts talk to."""
+"""Our own API: jobs, their sound and progress, history. What page and scripts talk to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ui.errors import error_response
 from ui.jobs import Desk
 from ui.renditions import Renditions
 from ui.services import Services
-from ui.views import job_view, recording_view, voice_view
+from ui.views import job_view, recording_view
 
 JOB_ID = re.compile(r"[0-9a-f]{16}")
 EVENTS_EVERY_S = 0.2
@@ -195,10 +195,6 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
             raise CosydError("not_found")
         return JSONResponse({"deleted": True})
 
-    async def voices(request: Request) -> Response:
-        default = services.config.web.default_voice
-        return JSONResponse({"voices": [voice_view(v) for v in services.voices], "default": default})
-
     return [
         Route("/api/jobs", guarded(create), methods=["POST"]),
         Route("/api/jobs/{id}", guarded(show), methods=["GET"]),
@@ -207,7 +203,6 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
         Route("/api/jobs/{id}/events", guarded(events), methods=["GET"]),
         Route("/api/history", guarded(listing), methods=["GET"]),
         Route("/api/history/{id}", guarded(erase), methods=["DELETE"]),
-        Route("/api/voices", guarded(voices), methods=["GET"]),
     ]
 
 

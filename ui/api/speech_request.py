@@ -34,14 +34,14 @@ def _text(body: Mapping[str, Any], name: str, default: str) -> str:
 def translate(body: Mapping[str, Any]) -> SpeechRequest:
     """Raises CosydError: `bad_value(field)`, `unknown_format`, `empty_text`; the rest is checked by the desk.
 
-    `instructions` are dropped for a voice that has no style, as OpenAI does for tts-1. A `seed` that some
+    `instructions` become the style; the desk drops them for a voice that has none. A `seed` that some
     clients add is used when it is a whole number; it is none of OpenAI's fields, so a strange one is ignored.
     """
     text = body.get("input")
     if text is not None and not isinstance(text, str):
         raise CosydError("bad_value", field="input", reason="not_text")
     _text(body, "model", "tts-1")
-    _text(body, "instructions", "")
+    instructions = _text(body, "instructions", "")
     voice = body.get("voice")
     if isinstance(voice, Mapping):
         voice = voice.get("id")
@@ -64,6 +64,8 @@ def translate(body: Mapping[str, Any]) -> SpeechRequest:
             allowed="audio, sse",
         )
     fields: dict[str, Any] = {"text": text or "", "voice": voice, "format": format_, "source": "openai"}
+    if instructions:
+        fields["instruct"] = instructions
     if body.get("speed") is not None:
         fields["speed"] = body["speed"]
     seed = body.get("seed")

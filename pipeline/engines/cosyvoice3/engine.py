@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from pipeline.engines.cosyvoice3.enrol import encode_voice
 from pipeline.engines.cosyvoice3.errors import ENGINE, problem
 from pipeline.engines.cosyvoice3.heap import keep_heap, return_heap
 from pipeline.engines.cosyvoice3.text import normalize
+from pipeline.model_files import MODEL_NAME, model_folder
 from pipeline.paths import default_state_root
 from pipeline.profile import Config
 
@@ -39,18 +40,10 @@ if TYPE_CHECKING:
     from pipeline.engines.cosyvoice3.model import LoadOptions, Model
     from pipeline.engines.cosyvoice3.synthesis import Voice
 
-MODEL_NAME = "Fun-CosyVoice3-0.5B"
 LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
 SAFER = {"int8": "bf16", "bf16": "fp32"}
 SELF_TEST_TOKENS = 12
 SILENT_PEAK = 1e-4
-
-
-def model_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The official directory."""
-    if given := environ.get("COSYD_MODEL_DIR"):
-        return Path(given)
-    return default_state_root(environ) / "models" / MODEL_NAME
 
 
 def choose_options(weights: str, device: str, fast_bf16: bool) -> LoadOptions:

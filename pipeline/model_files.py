@@ -1,0 +1,59 @@
+"""Where the CosyVoice model lies and whether it is whole; cheap, for processes that never load it.
+
+File names from the official directory. Nothing is opened: the engine says more when it loads.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipeline.codes import CosydError
+from pipeline.paths import default_state_root
+
+ENGINE = "cosyvoice3"
+"""The engine that speaks cloned voices."""
+
+MODEL_NAME = "Fun-CosyVoice3-0.5B"
+TOKENIZER_FOLDER = "CosyVoice-BlankEN"
+NEEDED = (
+    "cosyvoice3.yaml",
+    "llm.pt",
+    "flow.pt",
+    "hift.pt",
+    "campplus.onnx",
+    "speech_tokenizer_v3.onnx",
+    f"{TOKENIZER_FOLDER}/config.json",
+    f"{TOKENIZER_FOLDER}/vocab.json",
+    f"{TOKENIZER_FOLDER}/merges.txt",
+)
+"""What speaking and adding a voice need, and nothing else of the 9 GB that are offered."""
+
+
+def model_folder(environ: Mapping[str, str] = os.environ, state: Path | None = None) -> Path:
+    """The official directory: COSYD_MODEL_DIR, else `models/` in the state folder."""
+    if given := environ.get("COSYD_MODEL_DIR"):
+        return Path(given)
+    return (state or default_state_root(environ)) / "models" / MODEL_NAME
+
+
+def missing_files(folder: Path) -> tuple[str, ...]:
+    """Needed files that are not there or empty."""
+
+    def whole(name: str) -> bool:
+        try:
+            return (folder / name).stat().st_size > 0
+        except OSError:
+            return False
+
+    return tuple(name for name in NEEDED if not whole(name))
+
+
+def require_model(state: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise CosydError(model_missing) with reason no_torch or no_files, without importing torch."""
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "tokenizers", "safetensors")):
+        raise CosydError("model_missing", reason="no_torch")
+    if missing := missing_files(model_folder(environ, state)):
+        raise CosydError("model_missing", reason="no_files", missing=", ".join(missing))
