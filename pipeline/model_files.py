@@ -51,9 +51,15 @@ def missing_files(folder: Path) -> tuple[str, ...]:
     return tuple(name for name in NEEDED if not whole(name))
 
 
+def missing_packages() -> tuple[str, ...]:
+    """Python packages that the engine needs and that are not here; none is imported."""
+    names = ("torch", "tokenizers", "safetensors")
+    return tuple(name for name in names if importlib.util.find_spec(name) is None)
+
+
 def require_model(state: Path, environ: Mapping[str, str] = os.environ) -> None:
     """Raise CosydError(model_missing) with reason no_torch or no_files, without importing torch."""
-    if any(importlib.util.find_spec(name) is None for name in ("torch", "tokenizers", "safetensors")):
+    if missing_packages():
         raise CosydError("model_missing", reason="no_torch")
     if missing := missing_files(model_folder(environ, state)):
         raise CosydError("model_missing", reason="no_files", missing=", ".join(missing))

@@ -16,6 +16,7 @@ COMMANDS = {
     "why": "daemon.cli.why:why",
     "history": "daemon.cli.history:history",
     "voices": "daemon.cli.voices:voices",
+    "model": "daemon.cli.model:model",
     "doctor": "daemon.cli.doctor:doctor",
     "restart": "daemon.cli.restart:restart",
     "login-link": "daemon.cli.keys:login_link",

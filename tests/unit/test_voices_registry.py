@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from click.testing import CliRunner
 
+from daemon.cli.main import main
 from pipeline.codes import CosydError
 from pipeline.jobs import JobRequest
 from pipeline.model_files import NEEDED, missing_files, model_folder
@@ -180,3 +182,11 @@ def test_missing_model_files_are_named(tmp_path: Path) -> None:
         (folder / name).write_bytes(b"x")
     (folder / NEEDED[2]).write_bytes(b"")
     assert missing_files(folder) == (NEEDED[0], NEEDED[2])
+
+
+def test_model_check_names_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "llm.pt").write_bytes(b"x")
+    done = CliRunner().invoke(main, ["model", "check", str(tmp_path), "--json"])
+    found = json.loads(done.stdout)
+    assert done.exit_code == 75
+    assert (found["whole"], found["missing"]) == (False, [name for name in NEEDED if name != "llm.pt"])
