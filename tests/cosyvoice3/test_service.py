@@ -101,3 +101,21 @@ def test_an_idle_worker_is_unloaded(tmp_path: Path) -> None:
         assert service.speech("Hello.", voice=voice).status_code == 200
         wait_for(lambda: "unloaded" in service.event_kinds(), 60, "the unloading", 0.1)
         Service.gone([p for p in service.family() if "cosyvoice3" in p.cmdline()], 30)
+
+
+def test_the_doors_of_adding_a_voice(service: Service) -> None:
+    own = {"Origin": service.url}
+    form = {"name": "Anna", "consent": "own"}
+    clip = {"audio": ("a.wav", CLIP)}
+
+    def code(data: dict[str, str], files: Any, headers: dict[str, str]) -> tuple[int, str]:
+        answer = service.http.post("/api/voices", data=data, files=files, headers=headers)
+        return answer.status_code, answer.json()["error"]["code"]
+
+    assert code(form, clip, {"Origin": "http://elsewhere.example"}) == (421, "misdirected")
+    assert code({"name": "Anna"}, clip, own) == (400, "bad_value")
+    assert code(form, {"audio": ("a.wav", b"no sound")}, own) == (400, "bad_audio")
+    assert code(form, None, own) == (400, "bad_audio")
+    assert code(form, {"audio": ("a.wav", bytes(51_000_000))}, own) == (400, "bad_audio")
+    assert service.http.delete("/api/voices/heart").status_code == 404
+    assert not list((service.state / "tmp").glob("upload-*"))
