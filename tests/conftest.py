@@ -4,8 +4,8 @@
   the `rounds` fixture: `rounds(50, 500)`.
 - `root` tests (namespaces, mounts, debootstrap) run as root with `--system`.
 - `browser` tests need Debian's chromium, `gpu` tests an NVIDIA card.
-Every other skip is a decision of the test itself. With `SKIPS_ARE_FAILURES=1` such a skip is a failure: CI installs all
-that the tests need, so a skip there means that something was silently not tested.
+Every other skip is a decision of the test itself. With `SKIPS_ARE_FAILURES=1` such a skip is a failure: CI
+installs all that the tests need, so a skip there means that something was silently not tested.
 """
 
 from __future__ import annotations

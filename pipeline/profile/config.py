@@ -40,16 +40,12 @@ def _bytes(default: int, *, runtime: bool = False) -> Any:
     return _key(default, parse=parse_size, runtime=runtime)
 
 
-def _threshold(ratio: float, floor: int) -> Any:
-    return _key(Threshold(ratio, floor), parse=parse_threshold)
-
-
 @dataclass(frozen=True, slots=True)
 class RamGuard:
     """When free RAM is called LOW or CRITICAL. Percent of the smaller of MemTotal and the cgroup limit."""
 
-    low_enter: Threshold = _threshold(0.10, 384 * MIB)
-    critical_enter: Threshold = _threshold(0.04, 160 * MIB)
+    low_enter: Threshold = _key(Threshold(0.10, 384 * MIB), parse=parse_threshold)
+    critical_enter: Threshold = _key(Threshold(0.04, 160 * MIB), parse=parse_threshold)
     exit_factor: float = _key(1.5, low=1.0, high=10)
     low_hold_s: float = _seconds(5.0)
     critical_hold_s: float = _seconds(0.0)
@@ -59,8 +55,8 @@ class RamGuard:
 class VramGuard:
     """The same for VRAM, percent of the card."""
 
-    low_enter: Threshold = _threshold(0.08, 256 * MIB)
-    critical_enter: Threshold = _threshold(0.0, 96 * MIB)
+    low_enter: Threshold = _key(Threshold(0.08, 256 * MIB), parse=parse_threshold)
+    critical_enter: Threshold = _key(Threshold(0.0, 96 * MIB), parse=parse_threshold)
     exit_factor: float = _key(1.5, low=1.0, high=10)
     low_hold_s: float = _seconds(5.0)
     critical_hold_s: float = _seconds(0.0)

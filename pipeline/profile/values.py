@@ -44,7 +44,7 @@ def parse_duration(value: object) -> float:
         unit = _DURATION_UNITS.get(match[2].lower())
         if unit is not None:
             return float(match[1]) * unit
-    raise ValueError(f"{value!r} is not a duration; write seconds or a unit, for example '15 min' or 'always'")
+    raise ValueError(f"{value!r} is not a duration; write seconds or, for example, '15 min' or 'always'")
 
 
 @dataclass(frozen=True, slots=True)
