@@ -24,6 +24,8 @@ from daemon.writer import Writer
 from pipeline import queue
 from pipeline.child import lease_owner
 from pipeline.clock import Clock
+from pipeline.planning.environment import WEB as WEB_ROLE
+from pipeline.planning.environment import worker as worker_role
 from pipeline.profile import Config
 
 log = logging.getLogger(__name__)
@@ -227,9 +229,10 @@ class Children:
     def _spawn(self, slot: Slot) -> None:
         try:
             if slot.engine is None:
-                process = spawn(self._web_module, self._surroundings, listen=self._listen)
+                process = spawn(self._web_module, self._surroundings, role=WEB_ROLE, listen=self._listen)
             else:
-                process = spawn((*self._worker_module, "--engine", slot.engine), self._surroundings)
+                module = (*self._worker_module, "--engine", slot.engine)
+                process = spawn(module, self._surroundings, role=worker_role(slot.engine))
         except OSError as error:
             log.error("%s could not be started: %s", slot.name, error)
             slot.child = lifecycle.said_fatal(slot.child, "engine_failed", {"reason": str(error)})

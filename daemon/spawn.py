@@ -14,14 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from daemon.loop import open_pidfd
+from pipeline.planning.environment import SHORT, Role, child_environment
+from pipeline.profile import Config
 
 TAKEN_OUT = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
-# glibc gives each thread a heap of its own and raises its thresholds as blocks come and go: with many short
-# requests both look like a leak. One heap and fixed thresholds halve the growth of the page over 500
-# recordings (5.7 to 1.8 KB each) and cost no measurable time. What the person set in the environment wins.
-HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+def own_cores(root: Path = Path("/")) -> int:
+    """Physical cores that this process may use: hardware threads of one core share its arithmetic units."""
+    cores: set[str] = set()
+    for cpu in os.sched_getaffinity(0):
+        siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        try:
+            cores.add(siblings.read_text("ascii").strip())
+        except OSError:
+            cores.add(str(cpu))  # no topology: each counts
+    return max(1, len(cores))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +39,22 @@ class Surroundings:
     instance: str
     state: Path
     effective_config: Path
-    gpu: str = "auto"
+    config: Config = field(default_factory=Config)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def child_environment(self, **more: str) -> dict[str, str]:
-        """The environment of a child: ours without what is ours alone, and what it must know."""
-        env = {name: value for name, value in self.environ.items() if name not in TAKEN_OUT}
+    def child_environment(self, role: Role = SHORT, **more: str) -> dict[str, str]:
+        """The environment of a child: ours without what is ours alone, what its role asks for
+        (`pipeline.planning.environment`), and what it must know."""
+        ours = {name: value for name, value in self.environ.items() if name not in TAKEN_OUT}
+        env = child_environment(role, self.config, own_cores(), ours)
         env |= {
             "COSYD_INSTANCE": self.instance,
             "COSYD_STATE_DIR": str(self.state),
             "COSYD_CONFIG": str(self.effective_config),
             "COSYD_PARENT_PID": str(os.getpid()),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTHONSAFEPATH": "1",  # a folder `ui` where the person stands is not our page
         }
-        if self.gpu.startswith(("GPU-", "MIG-")):
-            env["CUDA_VISIBLE_DEVICES"] = self.gpu
-        elif self.gpu == "none":
-            env["CUDA_VISIBLE_DEVICES"] = ""
-        return HEAP | env | more
+        return env | more
 
 
 @dataclass(slots=True)
@@ -84,6 +89,7 @@ def spawn(
     module: Sequence[str],
     surroundings: Surroundings,
     *,
+    role: Role = SHORT,
     listen: Mapping[str, socket.socket] | None = None,
     link: bool = True,
     stdout: int | None = None,
@@ -104,7 +110,7 @@ def spawn(
     try:
         popen = subprocess.Popen(
             [sys.executable, "-m", *module],
-            env=surroundings.child_environment(**more),
+            env=surroundings.child_environment(role, **more),
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             pass_fds=fds,

@@ -79,7 +79,7 @@ class Supervisor:
         self.notifier = Notifier(environ)
         self.writer = Writer(paths.database, self.loop.post)
         self.recorder = Recorder(self.writer, clock)
-        surroundings = Surroundings(instance, paths.root, paths.effective_config, config.gpu, environ)
+        surroundings = Surroundings(instance, paths.root, paths.effective_config, config, environ)
         self.children = Children(
             self.loop, clock, config, surroundings, doors.sockets, self.recorder, self.writer,
             self._page_methods, self._changed, web_module, worker_module,
