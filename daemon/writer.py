@@ -19,13 +19,19 @@ from typing import Any
 
 from pipeline.codes import CosydError
 from pipeline.events import Event, Sample, insert_events, insert_samples
-from pipeline.store.db import connect
+from pipeline.store.db import connect, storage_error
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 5000
 MAX_SAMPLES = 200
 RETRY_S = 0.5
 _FAILED = object()
+
+
+def is_passing(error: CosydError | sqlite3.Error) -> bool:
+    """True for a lock or a full disk, which another try may not meet; a bad row stays bad."""
+    known = storage_error(error) if isinstance(error, sqlite3.Error) else error
+    return known is not None and known.code in ("storage_busy", "storage_full")
 
 
 @dataclass(slots=True)
@@ -130,8 +136,12 @@ class Writer:
                 operation = self._operations[0]
             try:
                 result = operation.run(conn)
-            except (CosydError, sqlite3.Error):
-                raise  # the database; the operation stays for the next try
+            except (CosydError, sqlite3.Error) as error:
+                if is_passing(error):
+                    raise  # the operation stays for the next try
+                # One that can never succeed must not hold up all that come after it.
+                log.error("the operation %s failed: %s", operation.key, error)
+                result = _FAILED
             except Exception:
                 log.exception("the operation %s failed", operation.key)
                 result = _FAILED

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Mapping
+from types import TracebackType
 from typing import TextIO
 
 _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
@@ -39,6 +41,16 @@ class LineFormatter(logging.Formatter):
             f"{role}: %(message)s" if journal else f"%(asctime)s {role}: %(message)s", "%H:%M:%S"
         )
         self._journal = journal
+
+    def formatException(
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        """Where it was raised and of which kind, without its message, which may quote what was to be spoken."""
+        kind, _, where = ei
+        if kind is None:
+            return ""
+        return "".join(traceback.format_tb(where)) + kind.__name__
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ NOT_ASKED = "not asked for: "
 """Starts the reason of every skip that is an option's business, not a missing part's. Allowed in CI."""
 
 NO_CARD = "no NVIDIA card"
+
+
+# A shell starts background jobs with SIGINT ignored, and programs inherit it: tests of Ctrl+C would hang.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -135,6 +136,16 @@ def test_each_line_for_the_journal_has_its_priority(level: int, mark: int) -> No
 def test_a_terminal_gets_no_priorities() -> None:
     record = logging.LogRecord("x", logging.ERROR, "", 0, "one", None, None)
     assert logs.LineFormatter("web", journal=False).format(record).endswith(" web: one")
+
+
+def test_a_traceback_names_the_kind_and_never_quotes_what_was_to_be_spoken() -> None:
+    try:
+        raise ValueError("cannot say 'my secret diary'")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "broken", None, sys.exc_info())
+    line = logs.LineFormatter("web", journal=False).format(record)
+    assert "ValueError" in line and "test_child.py" in line
+    assert "my secret diary" not in line.replace("raise ValueError(\"cannot say 'my secret diary'\")", "")
 
 
 def test_only_the_stream_that_is_the_journal_is_the_journal(tmp_path: object) -> None:
