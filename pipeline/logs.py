@@ -46,7 +46,7 @@ class LineFormatter(logging.Formatter):
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
     ) -> str:
-        """Where it was raised and of which kind, without its message, which may quote what was to be spoken."""
+        """Where it was raised and of which kind, not its message, which may quote what was to be spoken."""
         kind, _, where = ei
         if kind is None:
             return ""
