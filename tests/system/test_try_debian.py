@@ -118,10 +118,12 @@ def test_a_set_up_that_was_killed_half_way_is_made_good_by_the_next(root: Root, 
 def test_try_as_a_plain_user_speaks_what_was_asked_and_keeps_a_row(root: Root, tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "try.log"
     process, seconds = started(root, log, port)
+    tunnel = rf"ssh .*-L {port}:(127\.0\.0\.1|localhost):{port} {USER}@192\.0\.2\.1"
+    # The page answers a moment before the supervisor has heard that it does.
+    wait_for(lambda: re.search(tunnel, log.read_text(encoding="utf-8")), 20, "the tunnel line")
     said = log.read_text(encoding="utf-8")
     assert "English only" in said
     assert "sudo apt-get install espeak-ng ffmpeg" in said
-    assert re.search(rf"ssh .*-L {port}:(127\.0\.0\.1|localhost):{port} {USER}@192\.0\.2\.1", said)
     assert f"http://127.0.0.1:{port}" in said
 
     reply = httpx.post(
@@ -176,9 +178,10 @@ def test_the_lan_gets_in_with_the_token_and_not_without(root: Root, tmp_path: Pa
         assert wait_for(status, 120, "an answer on the LAN") == 401
         assert pair.get(url + "v1/models")[0] == 401
         assert pair.get(url + "v1/models", headers={"Authorization": "Bearer any"})[0] == 401
-        said = log.read_text(encoding="utf-8")
-        link = re.search(rf"http://{re.escape(SERVER_ADDRESS)}:{port}/\S*login\S*", said)
-        assert link, said
+        shown = rf"http://{re.escape(SERVER_ADDRESS)}:{port}/\S*login\S*"
+        link = wait_for(
+            lambda: re.search(shown, log.read_text(encoding="utf-8")), 20, "the login link in the log"
+        )
         code, body, address = pair.get(link[0])
         assert code == 200, body
         assert SERVER_ADDRESS in address
