@@ -135,14 +135,9 @@ def llm(args: argparse.Namespace, rows: int = 1) -> dict[str, Any]:
     from pipeline.engines.cosyvoice3.decode import Emitted, decode_many
 
     model, voice = load(args)
-    bytes_read = (
-        sum(
-            t.numel() * t.element_size()
-            for layer in model.llm._layers
-            for t in (layer.qkv.weight, layer.o.weight, layer.gate_up.weight, layer.down.weight)
-        )
-        + model.llm._head.weight.numel() * model.llm._head.weight.element_size()
-    )
+    c = model.llm.config
+    block = c.hidden * (2 * (c.heads + c.kv_heads) * c.head_dim + 3 * c.intermediate)
+    bytes_read = (c.layers * block + c.hidden * c.speech_rows) * {"int8": 1, "bf16": 2, "fp32": 4}[args.llm]
     out: dict[str, Any] = {"weight_mb": round(bytes_read / 1e6)}
     for tokens in args.lengths:
         marks = [time.perf_counter()]

@@ -380,3 +380,29 @@ def test_the_parts_leave_out_what_is_not_needed(official: Any) -> None:
     assert flow["modulation"].shape == (10, 2, 6, 64)
     assert not any("time" in n or "norm" in n for n in flow)
     assert not any("original" in i.name for i in vocoder_items(c.vocoder, official.vocoder))
+
+
+def test_pages_of_a_mapped_file_are_let_go_and_come_back(tmp_path: Path) -> None:
+    import mmap
+
+    from pipeline.engines.cosyvoice3.heap import drop_mapped
+
+    path = tmp_path / "part.bin"
+    path.write_bytes(b"cosyd" * 400_000)
+
+    def resident() -> int:
+        found, here = 0, False
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if "-" in line.split()[0]:
+                here = line.endswith(str(path))
+            elif here and line.startswith("Rss:"):
+                found += int(line.split()[1])
+        return found
+
+    with path.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    whole = mapped[:]
+    assert resident() > 1500
+    assert drop_mapped(path) >= len(whole) and resident() == 0
+    assert mapped[:] == whole
+    assert drop_mapped(tmp_path / "other") == 0 == drop_mapped(path, tmp_path)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from pipeline.codes import CosydError
 from pipeline.engines.cosyvoice3.config import LlmConfig
-from pipeline.engines.cosyvoice3.linear import Linear, take_linear
+from pipeline.engines.cosyvoice3.linear import Linear, SplitLinear, split_linear, take_linear
 from pipeline.engines.cosyvoice3.official import Tensors
 
 KV_ROUND = 64
@@ -29,7 +29,7 @@ class Layer:
     qkv: Linear
     o: Linear
     norm2: torch.Tensor
-    gate_up: Linear
+    gate_up: Linear | SplitLinear
     down: Linear
 
 
@@ -97,7 +97,10 @@ class Llm:
         names = ("qkv", "o", "gate_up", "down")
         qkv, o, gate_up, down = (take_linear(part, at + n, self.device, self.compute) for n in names)
         norm1, norm2 = (part[at + n].to(self.device) for n in ("norm1", "norm2"))
-        return Layer(norm1, qkv, o, norm2, gate_up, down)
+        # The packed kernel reads this one weight, more than half of all, at half the speed of the others.
+        scale = part.get(at + "gate_up.scale")
+        wide = None if scale is None else split_linear(gate_up.weight, scale)
+        return Layer(norm1, qkv, o, norm2, wide or gate_up, down)
 
     def new_cache(self, rows: int, capacity: int) -> KvCache:
         """An empty cache for `rows` sequences of at most `capacity` positions."""
@@ -207,9 +210,10 @@ class Llm:
     def _finish(self, layer: Layer, h: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """The rest of a block after attention."""
         h = h + layer.o(attended)
-        x = F.rms_norm(h, (self.config.hidden,), layer.norm2, self.config.norm_eps).to(self.compute)
-        gate, up = layer.gate_up(x).chunk(2, dim=-1)
-        return h + layer.down(F.silu(gate) * up)
+        x = F.rms_norm(h, (self.config.hidden,), layer.norm2, self.config.norm_eps)
+        wide = layer.gate_up(x if isinstance(layer.gate_up, SplitLinear) else x.to(self.compute))
+        gate, up = wide.chunk(2, dim=-1)
+        return h + layer.down((F.silu(gate) * up).to(self.compute))
 
     def _final(self, h: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(h, (self.config.hidden,), self._norm, self.config.norm_eps)

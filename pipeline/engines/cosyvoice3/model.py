@@ -26,6 +26,7 @@ from pipeline.engines.cosyvoice3.convert import (
     vocoder_items,
 )
 from pipeline.engines.cosyvoice3.flow import Flow
+from pipeline.engines.cosyvoice3.heap import drop_mapped
 from pipeline.engines.cosyvoice3.llm import Llm
 from pipeline.engines.cosyvoice3.official import OfficialModel, open_official
 from pipeline.engines.cosyvoice3.tokenizer import TextTokenizer
@@ -130,7 +131,7 @@ def load_model(folder: Path, cache_folder: Path, options: LoadOptions, noise: No
         ).tensors
         built_flow.dit.use_modulation(other["modulation"], other["modulation_out"])
     compute = torch.bfloat16 if options.vocoder_bf16 else torch.float32
-    return Model(
+    made = Model(
         llm=Llm(llm_config, llm.tensors, table.tensors["weight"], device),
         flow=built_flow,
         vocoder=Vocoder(
@@ -140,3 +141,6 @@ def load_model(folder: Path, cache_folder: Path, options: LoadOptions, noise: No
         options=options,
         converted=tuple(converted),
     )
+    for read_once in (llm, vocoder) if device.type == "cpu" else (llm, table, flow, vocoder):
+        drop_mapped(read_once.path)
+    return made
