@@ -7,12 +7,15 @@ from pathlib import Path
 
 import click
 
-from daemon.cli import hardware
-from daemon.cli.frame import Group, json_option, note, print_json, state_option, text
+from daemon.cli import explaining, hardware
+from daemon.cli.frame import Group, Option, json_option, note, print_json, state_option, text
 from daemon.cli.layers import config_file, read_layer, resolve_all
+from daemon.ram_reader import RamReader
 from pipeline.paths import StatePaths
-from pipeline.profile import Resolved, to_json
+from pipeline.planning.processor import fast_bf16
+from pipeline.profile import PROFILES, Layer, Resolved, to_json
 from pipeline.profile.load import flatten, resolve
+from pipeline.profile.values import parse_size
 
 
 @click.group(cls=Group, help_key="help_admin", example="cosyd admin profile show")
@@ -79,3 +82,29 @@ def check(file: Path | None) -> None:
         return
     resolve([read_layer(found)])
     click.echo(text("config_good", file=found))
+
+
+@profile.command(
+    "explain", help_key="help_profile_explain", example="cosyd admin profile explain --profile gpu-4g"
+)
+@click.option("--profile", "name", cls=Option, type=click.Choice(PROFILES), help="opt_profile")
+@click.option("--vram", cls=Option, metavar="SIZE", help="opt_plan_vram")
+@state_option
+@json_option
+def explain(name: str | None, vram: str | None, paths: StatePaths, as_json: bool) -> None:
+    """Say how much memory the model needs, and what will be chosen."""
+    flags = Layer("flags", {"profile": name} if name else {})
+    config = resolve_all(paths, flags=flags).config
+    try:
+        card = parse_size(vram) if vram else None
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--vram") from None
+    explained = explaining.explain(config, hardware.probe(), RamReader().read(), card, fast_bf16())
+    if as_json:
+        print_json(explained.to_params())
+        return
+    from daemon.cli.tables import print_table
+
+    click.echo(explaining.title(explained))
+    print_table(["col_part", "col_size"], explaining.rows(explained))
+    click.echo(explaining.verdict(explained))

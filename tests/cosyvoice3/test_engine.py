@@ -20,7 +20,6 @@ from pipeline.codes import CosydError  # noqa: E402
 from pipeline.engines.base import (  # noqa: E402
     EngineUnavailable,
     Options,
-    OutOfMemory,
     Segment,
     VoiceFeatures,
     open_engine,
@@ -28,11 +27,11 @@ from pipeline.engines.base import (  # noqa: E402
 from pipeline.engines.cosyvoice3 import engine as module  # noqa: E402
 from pipeline.engines.cosyvoice3.engine import (  # noqa: E402
     CosyVoice3Engine,
-    choose_options,
     model_folder,
     rss_bytes,
-    safer_options,
 )
+from pipeline.engines.cosyvoice3.plan import options_of, safer_options  # noqa: E402
+from pipeline.planning.memory import wished  # noqa: E402
 from pipeline.profile import Config  # noqa: E402
 
 NEVER = threading.Event()
@@ -159,12 +158,9 @@ def test_every_profile_loads_and_speaks(tmp_path: Path, voice: Any, weights: str
     made.close()
 
 
-def test_dtypes_by_profile_and_processor() -> None:
-    fast, slow = (choose_options("int8", "cpu", b) for b in (True, False))
+def test_the_next_safer_dtypes() -> None:
+    fast = options_of(wished(config("int8"), "cpu", True))
     assert (fast.llm, fast.flow, fast.vocoder_bf16) == ("int8", "bf16", True)
-    assert (slow.llm, slow.flow, slow.vocoder_bf16) == ("int8", "fp32", False)
-    card = choose_options("bf16", "cuda", False)
-    assert (card.llm, card.flow, card.vocoder_bf16) == ("bf16", "bf16", False)
     steps, chain = fast, []
     while (steps := safer_options(steps)) is not None:  # type: ignore[assignment]
         chain.append((steps.llm, steps.flow))
@@ -198,23 +194,6 @@ def test_a_checkpoint_of_nothing_fails_its_self_test(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable) as caught:
         CosyVoice3Engine(tmp_path / "model", tmp_path / "cache").load(config(), NEVER)
     assert "silent" in caught.value.params["detail"]
-
-
-@pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: x")]
-)
-def test_running_out_of_memory_is_reported_as_such(
-    engine: Any, voice: Any, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    def fail(*args: Any, **kwargs: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(type(engine._model.flow), "mel", fail)
-    with pytest.raises(OutOfMemory) as caught:
-        speak(engine, voice)
-    assert caught.value.resource == "ram"
-    monkeypatch.undo()
-    assert len(speak(engine, voice)) > 0
 
 
 def test_without_torch_or_model_there_is_one_sentence(

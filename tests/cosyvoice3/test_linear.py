@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.cosyvoice3.conftest import NO_TORCH
@@ -15,9 +13,9 @@ from pipeline.engines.cosyvoice3.linear import (  # noqa: E402
     INT8_ROWS,
     Linear,
     SplitLinear,
-    int8_units,
     split_linear,
 )
+from pipeline.planning.processor import int8_units  # noqa: E402
 
 
 def weights(n: int = 96, k: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,14 +83,6 @@ def test_a_kernel_that_multiplies_wrongly_is_not_used(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "int8_units", lambda: True)
     monkeypatch.setattr(SplitLinear, "pack", lambda weight, scale: lambda x: x @ weight.float().t())
     assert split_linear(*weights()) is None
-
-
-def test_the_processor_decides_not_a_race(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/cpuinfo").write_text("flags : fpu avx2 amx_int8\n")
-    assert int8_units(tmp_path)
-    (tmp_path / "proc/cpuinfo").write_text("flags : fpu avx2\n")
-    assert not int8_units(tmp_path) and not int8_units(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize("rows", [1, INT8_ROWS, INT8_ROWS + 1])

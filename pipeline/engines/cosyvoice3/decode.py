@@ -16,6 +16,7 @@ from pipeline.codes import CosydError
 from pipeline.engines.base import StopFlag
 from pipeline.engines.cosyvoice3.llm import KvCache, Llm, Prefix
 from pipeline.engines.cosyvoice3.sampling import NO_ID, Sampler, draws
+from pipeline.engines.cosyvoice3.step import Stepper, Steppers
 
 MIN_RATIO, MAX_RATIO = 2, 20
 REPEAT_LIMIT = 50
@@ -149,24 +150,19 @@ def _forbid(logits: torch.Tensor, row: _Row, llm: Llm, line: int) -> None:
 def _prefill_all(
     llm: Llm, cache: KvCache, requests: Sequence[LlmRequest], memo: PrefixMemo | None
 ) -> torch.Tensor:
-    return torch.stack([prefill(llm, cache, row, r, memo) for row, r in enumerate(requests)])
+    """Logits after each request's prefill [B, speech_rows]."""
+    return llm.logits(torch.stack([prefill(llm, cache, row, r, memo) for row, r in enumerate(requests)]))
 
 
 @torch.inference_mode()
 def _choose(
-    llm: Llm, hidden: torch.Tensor, rows: Sequence[_Row], recent: torch.Tensor, sampler: Sampler
+    llm: Llm, logits: torch.Tensor, rows: Sequence[_Row], recent: torch.Tensor, sampler: Sampler
 ) -> list[int]:
-    logits = llm.logits(hidden)
     for line, row in enumerate(rows):
         _forbid(logits, row, llm, line)
     uniform = torch.stack([row.draws[row.emitted] for row in rows])
     chosen: list[int] = sampler(logits, recent, uniform).tolist()
     return chosen
-
-
-@torch.inference_mode()
-def _step(llm: Llm, cache: KvCache, tokens: Sequence[int]) -> torch.Tensor:
-    return llm.step(cache, llm.embed_speech(tokens))
 
 
 def decode_many(
@@ -177,21 +173,39 @@ def decode_many(
     *,
     memo: PrefixMemo | None = None,
     window: int | None = None,
+    steppers: Steppers | None = None,
 ) -> Iterator[Emitted | Ended]:
     """Decode `requests` together. Rows that end leave the batch; each request's tokens do not depend on the
-    others."""
+    others. `steppers` may give a captured step; without it each step is a plain one."""
     for request in requests:
         check_request(llm, request)
+    given = steppers or Steppers(llm, None)
+    stepper = given.take(len(requests), max(r.positions for r in requests))
+    try:
+        yield from _decode(llm, stepper, requests, sampler, stop, memo, window)
+    finally:
+        given.put(stepper)
+
+
+def _decode(
+    llm: Llm,
+    stepper: Stepper,
+    requests: Sequence[LlmRequest],
+    sampler: Sampler,
+    stop: StopFlag,
+    memo: PrefixMemo | None,
+    window: int | None,
+) -> Iterator[Emitted | Ended]:
+    cache = stepper.cache
     window = llm.config.window if window is None else window
-    cache = llm.new_cache(len(requests), max(r.positions for r in requests))
     rows = [_Row(i, r, draws(r.seed, r.longest + 1).to(llm.device)) for i, r in enumerate(requests)]
     recent = torch.full((len(rows), max(window, 1)), NO_ID, dtype=torch.long, device=llm.device)
-    hidden = _prefill_all(llm, cache, requests, memo)
+    logits = _prefill_all(llm, cache, requests, memo)
     while rows:
         if stop.is_set():
             yield from (Ended(row.index, "stopped") for row in rows)
             return
-        chosen = _choose(llm, hidden, rows, recent, sampler)
+        chosen = _choose(llm, logits, rows, recent, sampler)
         over: list[int] = []
         for line, (row, token) in enumerate(zip(rows, chosen, strict=True)):
             if token >= llm.config.codes:
@@ -214,4 +228,4 @@ def decode_many(
             rows.pop(), chosen.pop()
             recent = recent[:-1]
         if rows:
-            hidden = _step(llm, cache, chosen)
+            logits = stepper.step(chosen)

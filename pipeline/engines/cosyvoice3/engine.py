@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -30,48 +31,36 @@ from pipeline.engines.base import (
 from pipeline.engines.cosyvoice3.enrol import encode_voice
 from pipeline.engines.cosyvoice3.errors import ENGINE, problem
 from pipeline.engines.cosyvoice3.heap import keep_heap, return_heap
+from pipeline.engines.cosyvoice3.plan import (
+    Effort,
+    LoadOptions,
+    effort_of,
+    options_of,
+    safer_options,
+    smaller_options,
+)
+from pipeline.engines.cosyvoice3.recovery import free_all, leaner_each_time, memory_errors
 from pipeline.engines.cosyvoice3.text import normalize
 from pipeline.model_files import MODEL_NAME, model_folder
 from pipeline.paths import default_state_root
+from pipeline.planning.free import ram_free
+from pipeline.planning.memory import Device, ModelSizes, Plan, budget, make_plan, wished
+from pipeline.planning.processor import fast_bf16
 from pipeline.profile import Config
 
 if TYPE_CHECKING:
     from pipeline.engines.cosyvoice3.decode import LlmRequest
-    from pipeline.engines.cosyvoice3.model import LoadOptions, Model
+    from pipeline.engines.cosyvoice3.model import Model
     from pipeline.engines.cosyvoice3.synthesis import Voice
 
+log = logging.getLogger(__name__)
+
+Loader: TypeAlias = "Callable[[Path, Path, LoadOptions], Model]"
+"""(official folder, cache, options) -> the parts. `model.load_model`; the bench draws its weights instead."""
+
 LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
-SAFER = {"int8": "bf16", "bf16": "fp32"}
 SELF_TEST_TOKENS = 12
 SILENT_PEAK = 1e-4
-
-
-def choose_options(weights: str, device: str, fast_bf16: bool) -> LoadOptions:
-    """Weights of the profile to dtypes of the parts: int8 is for the language model, the flow takes 16 bits.
-
-    A CPU without bf16 units computes bf16 slower than fp32: there the flow stays in fp32. Never fp16.
-    """
-    from pipeline.engines.cosyvoice3.model import LoadOptions
-
-    if weights == "fp32":
-        return LoadOptions("fp32", "fp32", device)
-    sixteen = device != "cpu" or fast_bf16
-    return LoadOptions(
-        llm="bf16" if weights == "bf16" and sixteen else "int8",
-        flow="bf16" if sixteen else "fp32",
-        device=device,
-        vocoder_bf16=device == "cpu" and fast_bf16,
-    )
-
-
-def safer_options(options: LoadOptions) -> LoadOptions | None:
-    """The next safer dtype after a failed self-test; None when everything is fp32 already."""
-    from pipeline.engines.cosyvoice3.model import LoadOptions
-
-    if (options.llm, options.flow, options.vocoder_bf16) == ("fp32", "fp32", False):
-        return None
-    llm, flow = (SAFER.get(d, "fp32") for d in (options.llm, options.flow))
-    return LoadOptions(llm, flow, options.device, options.steps, reinforced=options.reinforced)  # type: ignore[arg-type]
 
 
 def rss_bytes() -> int | None:
@@ -88,10 +77,14 @@ class CosyVoice3Engine:
 
     name = ENGINE
 
-    def __init__(self, folder: Path | None = None, cache: Path | None = None) -> None:
-        self._folder, self._cache = folder, cache
+    def __init__(
+        self, folder: Path | None = None, cache: Path | None = None, loader: Loader | None = None
+    ) -> None:
+        self._folder, self._cache, self._loader = folder, cache, loader
         self._model: Model | None = None
         self._limit_s, self._reference_s = 25.0, 10.0
+        self._effort = Effort()
+        self.plan: Plan | None = None
         self._memo: Any = None
         self._voices: dict[str, Voice] = {}
         self._normalizers: dict[str, Any] = {}
@@ -112,37 +105,73 @@ class CosyVoice3Engine:
     def load(self, profile: Config, stop: StopFlag) -> Footprint:
         """Map or convert the weights and speak a test. Raises EngineUnavailable, OutOfMemory."""
         try:
-            import torch
-
-            from pipeline.engines.cosyvoice3.decode import PrefixMemo
+            import torch  # noqa: F401
         except ImportError as error:
             raise problem("no_torch", "torch", str(error)) from error
         keep_heap()
-        self._limit_s, self._reference_s = profile.longest_segment_s, profile.reference_audio_max_s
         folder = self._folder or model_folder()
         cache = self._cache or default_state_root() / "cache" / ENGINE
-        device = "cuda" if profile.gpu != "none" and torch.cuda.is_available() else "cpu"
-        options: LoadOptions | None = choose_options(profile.weights, device, fast_bf16())
         self.notices.clear()
-        while options is not None and not stop.is_set():
-            self._model = self._load_once(folder, cache, options)
-            self._memo = PrefixMemo()
-            if not (trouble := self._self_test(stop)):
+        self.plan = self._make_plan(profile)
+        choice = self.plan.choice
+        self._limit_s, self._reference_s = choice.longest_s, choice.reference_s
+        self._effort = effort_of(choice)
+        options: LoadOptions | None = options_of(choice)
+        tried: set[LoadOptions] = set()  # safer is larger, so the two ways out could lead in a circle
+        while options is not None and options not in tried and not stop.is_set():
+            tried.add(options)
+            trouble, following = self._try(folder, cache, options, stop)
+            if not trouble:
                 break
-            self.notices.append(f"{options.llm}+{options.flow}: {trouble}")
-            options = safer_options(options)
+            self._notice(f"{options.llm}+{options.flow}: {trouble}")
+            options = following
             self.close()
         if self._model is None:
             raise problem("self_test", MODEL_NAME, "; ".join(self.notices) or "stopped")
         return_heap()
-        vram = torch.cuda.memory_allocated() if device == "cuda" else None
-        return Footprint(rss_bytes(), vram)
+        return Footprint(rss_bytes(), self.vram_bytes())
+
+    def _make_plan(self, profile: Config) -> Plan:
+        """What fits into the memory that is free now. When nothing does, the leanest is tried all the same:
+        the plan has a margin, and an out-of-memory is caught."""
+        import torch
+
+        device: Device = "cuda" if profile.gpu != "none" and torch.cuda.is_available() else "cpu"
+        free = torch.cuda.mem_get_info() if device == "cuda" else ram_free()
+        room = budget(profile, device, *(free or (None, None)))
+        plan = make_plan(ModelSizes(), wished(profile, device, fast_bf16()), room, context=0)
+        if plan.reduced:
+            self._notice(f"memory: {plan.wish} -> {plan.choice}")
+        if not plan.fits:
+            self._notice(f"memory: {plan.needs.peak} bytes needed, {room} free")
+        return plan
+
+    def _try(
+        self, folder: Path, cache: Path, options: LoadOptions, stop: StopFlag
+    ) -> tuple[str, LoadOptions | None]:
+        """Load and test: what was wrong ("" is nothing), and what to try then. Raises OutOfMemory when there
+        is nothing smaller."""
+        from pipeline.engines.cosyvoice3.decode import PrefixMemo
+
+        try:
+            self._model = self._load_once(folder, cache, options)
+            self._memo = PrefixMemo()
+            trouble = self._self_test(stop)
+        except OutOfMemory as error:
+            if (smaller := smaller_options(options)) is None:
+                raise
+            return f"out of {error.resource}", smaller
+        return trouble, safer_options(options)
+
+    def _notice(self, text: str) -> None:
+        self.notices.append(text)
+        log.warning("%s", text)
 
     def _load_once(self, folder: Path, cache: Path, options: LoadOptions) -> Model:
         from pipeline.engines.cosyvoice3.model import load_model
 
-        with _memory_errors():
-            return load_model(folder, cache, options)
+        with memory_errors():
+            return (self._loader or load_model)(folder, cache, options)
 
     def _self_test(self, stop: StopFlag) -> str:
         """Speak a few tokens: "" when the result is finite and not silent, else what is wrong."""
@@ -159,8 +188,8 @@ class CosyVoice3Engine:
             model.tokenizer, "cross_lingual", "你好，hello.", (), max_tokens=SELF_TEST_TOKENS
         )
         sampler = GreedySampler(model.llm.config.codes)
-        with _memory_errors():
-            pieces = [s for _, s in speak_many(model, voice, [request], sampler, stop)]
+        with memory_errors():
+            pieces = [s for _, s in speak_many(model, voice, [request], sampler, stop, effort=self._effort)]
         if stop.is_set():
             return ""
         samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
@@ -197,8 +226,15 @@ class CosyVoice3Engine:
             return
         ready, features = self._voice(voice)
         request = self._request(segment, features, ready, options)
-        with _memory_errors():
-            yield from speak_streaming(model, ready, request, self._sampler(), stop, memo=self._memo)
+
+        def run(effort: Effort) -> Iterator[tuple[int, F32Mono]]:
+            for chunk in speak_streaming(
+                model, ready, request, self._sampler(), stop, memo=self._memo, effort=effort
+            ):
+                yield 0, chunk
+
+        for _, chunk in leaner_each_time(run, self._effort, self._go_on_leaner):
+            yield chunk
 
     def synthesize_many(
         self, segments: Sequence[Segment], voice: VoiceFeatures | str, options: Options, stop: StopFlag
@@ -209,12 +245,36 @@ class CosyVoice3Engine:
         model = self._ready()
         ready, features = self._voice(voice)
         requests = [self._request(s, features, ready, options) for s in segments]
-        with _memory_errors():
-            for index, chunk in speak_many(
-                model, ready, requests, self._sampler(), stop, speed=options.speed, memo=self._memo
-            ):
-                yield segments[index].idx, chunk
+
+        def run(effort: Effort) -> Iterator[tuple[int, F32Mono]]:
+            return speak_many(
+                model,
+                ready,
+                requests,
+                self._sampler(),
+                stop,
+                speed=options.speed,
+                memo=self._memo,
+                effort=effort,
+            )
+
+        for index, chunk in leaner_each_time(run, self._effort, self._go_on_leaner):
+            yield segments[index].idx, chunk
         return_heap()
+
+    def _go_on_leaner(self, effort: Effort, resource: str) -> None:
+        """After an out-of-memory: from now on with less at once, until the next load."""
+        self._effort = effort
+        self.notices.append(f"out of {resource}: {effort}")
+        self.trim()
+
+    def vram_bytes(self) -> int | None:
+        """What torch's allocator holds on the card, for the heartbeat; None on a CPU."""
+        if self._model is None or self._model.options.device == "cpu":
+            return None
+        import torch
+
+        return int(torch.cuda.memory_reserved())
 
     def trim(self) -> None:
         """Forget prompts and voices on the device, give free memory back."""
@@ -222,12 +282,9 @@ class CosyVoice3Engine:
         if self._memo is not None:
             self._memo.ids, self._memo.prefix = (), None
         self._normalizers.clear()
-        gc.collect()
-        return_heap()
-        if self._model is not None and self._model.options.device != "cpu":
-            import torch
-
-            torch.cuda.empty_cache()
+        if self._model is not None:
+            self._model.steppers.forget()
+            free_all()
 
     def close(self) -> None:
         """Release everything. Idempotent."""
@@ -302,37 +359,3 @@ class CosyVoice3Engine:
             return normalize(text, chosen, chosen)
         except (AssertionError, ValueError, RuntimeError):  # wetext on phoneme tags with digits
             return text
-
-
-def fast_bf16() -> bool:
-    """Whether this CPU multiplies bf16 in hardware."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "amx_bf16" in flags or "avx512_bf16" in flags
-
-
-class _memory_errors:
-    """Turns torch's and Python's out-of-memory into OutOfMemory, with the memory of the failed call freed."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        import torch
-
-        if isinstance(error, torch.OutOfMemoryError):
-            gc.collect()
-            torch.cuda.empty_cache()
-            raise OutOfMemory("vram", engine=ENGINE) from error
-        text = str(error)
-        host = isinstance(error, MemoryError) or (
-            isinstance(error, RuntimeError) and "can't allocate memory" in text
-        )
-        if host:
-            gc.collect()
-            return_heap()
-            raise OutOfMemory("ram", engine=ENGINE) from error

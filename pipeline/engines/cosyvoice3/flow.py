@@ -107,24 +107,26 @@ class Flow:
         return Conditions(mu, cond, speaker, prompt_frames)
 
     @torch.inference_mode()
-    def mel(self, request: FlowRequest, stop: StopFlag | None = None) -> torch.Tensor | None:
+    def mel(
+        self, request: FlowRequest, stop: StopFlag | None = None, *, together: bool = True
+    ) -> torch.Tensor | None:
         """Log-mel [T, mel] after the prompt, float32 on the device; None when stopped between steps."""
-        done = self.mel_many([request], stop)
+        done = self.mel_many([request], stop, together=together)
         return None if done is None else done[0]
 
     @torch.inference_mode()
     def mel_many(
-        self, requests: Sequence[FlowRequest], stop: StopFlag | None = None
+        self, requests: Sequence[FlowRequest], stop: StopFlag | None = None, *, together: bool = True
     ) -> list[torch.Tensor] | None:
-        """Several segments in one padded batch, with both guidance branches: 2 S rows. All stream or none
-        does."""
+        """Several segments in one padded batch, with both guidance branches: 2 S rows, or S rows twice when
+        not `together`, for half the memory. All stream or none does."""
         if len({r.streaming for r in requests}) != 1:
             raise ValueError("a batch streams as a whole or not at all")
         conditions = [self.conditions(r) for r in requests]
         lengths = [int(k.mu.shape[0]) for k in conditions]
         frames = max(lengths)
         plan = AttentionPlan(
-            lengths=tuple(lengths + lengths) if len(set(lengths)) > 1 else None,
+            lengths=tuple(lengths * (2 if together else 1)) if len(set(lengths)) > 1 else None,
             block=self.config.block if requests[0].streaming else None,
         )
         fixed = self._fixed(conditions, frames)
@@ -135,7 +137,11 @@ class Flow:
             if stop is not None and stop.is_set():
                 return None
             step = grid[k + 1] - t
-            guided = self._guide(self.dit.velocity(x, fixed, k, tables))
+            if together:
+                velocity = self.dit.velocity(x, fixed, k, tables)
+            else:
+                velocity = torch.cat([self.dit.velocity(x, half, k, tables) for half in fixed.chunk(2)])
+            guided = self._guide(velocity)
             x = x + float(step) * guided
             t = t + step
         return [x[i, k.prompt_frames : n] for i, (k, n) in enumerate(zip(conditions, lengths, strict=True))]

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch.nn import functional as F
+
+from pipeline.planning.processor import int8_units
 
 INT8_ROWS = 8
 """Up to so many rows `_weight_int8pack_mm` is faster than widening (2 AMX cores: 65 ms for 8 rows, 690 for
@@ -88,15 +89,6 @@ class SplitLinear:
         )  # fmt: skip
         low, high = y.view(2, *x.shape[:-1], -1)
         return torch.add(low, high, alpha=256).mul_(step)
-
-
-def int8_units(root: Path = Path("/")) -> bool:
-    """Whether this CPU multiplies int8 matrices in hardware: AMX, where it was measured. By the processor and
-    not by a race of two kernels, so that a seed gives the same speech after every start."""
-    try:
-        return "amx_int8" in (root / "proc/cpuinfo").read_text()
-    except OSError:
-        return False
 
 
 def split_linear(weight: torch.Tensor, scale: torch.Tensor) -> SplitLinear | None:

@@ -113,6 +113,11 @@ class Llm:
         keys = torch.zeros(shape, dtype=self.compute, device=self.device)
         return KvCache(keys, torch.zeros_like(keys), [0] * rows)
 
+    @property
+    def rotary(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin for as many positions as the largest cache so far."""
+        return self._cos, self._sin
+
     def embed_text(self, ids: Sequence[int]) -> torch.Tensor:
         """float32 [n, hidden] on the device. Raises CosydError(bad_value) for an id the table does not
         have."""
@@ -190,6 +195,30 @@ class Llm:
         for row in range(rows):
             cache.lengths[row] += 1
         return self._final(h)
+
+    def step_at(self, cache: KvCache, ids: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        """`step` at fixed shapes for a capture: speech ids [B] at positions `at` [B] -> logits float32 [B,
+        V].
+
+        Reads nothing back and looks at the whole capacity, masked; the caller counts `cache.lengths`.
+        """
+        rows, c = ids.shape[0], self.config
+        cos, sin = self._cos[at, None], self._sin[at, None]
+        places = torch.arange(cache.capacity, device=self.device)
+        hidden_from = torch.zeros(rows, cache.capacity, dtype=self.compute, device=self.device)
+        mask = hidden_from.masked_fill(places[None, :] > at[:, None], -torch.inf)[:, None, None]
+        index = torch.arange(rows, device=self.device)
+        h = self.speech_table[ids].float()
+        for i, layer in enumerate(self._layers):
+            q, k, v = self._project(layer, h, cos, sin)
+            cache.keys[i, index, :, at] = k
+            cache.values[i, index, :, at] = v
+            grouped = q.view(rows, c.kv_heads, -1, c.head_dim)
+            a = F.scaled_dot_product_attention(
+                grouped, cache.keys[i], cache.values[i], attn_mask=mask.expand(-1, *grouped.shape[1:3], -1)
+            )
+            h = self._finish(layer, h, a.reshape(rows, -1))
+        return self.logits(self._final(h))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Speech head: [B, hidden] -> float32 [B, speech_rows]."""

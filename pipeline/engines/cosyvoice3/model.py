@@ -16,7 +16,6 @@ from pipeline.engines.cosyvoice3.cache import Cache, Part
 from pipeline.engines.cosyvoice3.cache import Config as PartConfig
 from pipeline.engines.cosyvoice3.config import FlowConfig, LlmConfig, VocoderConfig
 from pipeline.engines.cosyvoice3.convert import (
-    DEFAULT_STEPS,
     DType,
     Item,
     flow_items,
@@ -29,22 +28,13 @@ from pipeline.engines.cosyvoice3.flow import Flow
 from pipeline.engines.cosyvoice3.heap import drop_mapped
 from pipeline.engines.cosyvoice3.llm import Llm
 from pipeline.engines.cosyvoice3.official import OfficialModel, open_official
+from pipeline.engines.cosyvoice3.plan import LoadOptions, sizes_of
+from pipeline.engines.cosyvoice3.step import Steppers, cuda_capture
 from pipeline.engines.cosyvoice3.tokenizer import TextTokenizer
 from pipeline.engines.cosyvoice3.vocoder import Noise, Vocoder
+from pipeline.planning.memory import ModelSizes
 
 C = TypeVar("C")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How to load. `vocoder_bf16` runs the vocoder's convolutions in bf16, a named mode."""
-
-    llm: DType = "fp32"
-    flow: DType = "fp32"
-    device: str = "cpu"
-    steps: int = DEFAULT_STEPS
-    vocoder_bf16: bool = False
-    reinforced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +47,25 @@ class Model:
     tokenizer: TextTokenizer
     options: LoadOptions
     converted: tuple[str, ...]
+    steppers: Steppers
+
+    @property
+    def sizes(self) -> ModelSizes:
+        """What the memory plan reckons with."""
+        return sizes_of(self.llm.config, self.flow.config, self.vocoder.config, self.flow.steps)
+
+
+def assemble(
+    llm: Llm,
+    flow: Flow,
+    vocoder: Vocoder,
+    tokenizer: TextTokenizer,
+    options: LoadOptions,
+    converted: tuple[str, ...] = (),
+) -> Model:
+    """The parts as one model. On a card the decoding step is captured as a graph."""
+    capture = cuda_capture if torch.device(options.device).type == "cuda" else None
+    return Model(llm, flow, vocoder, tokenizer, options, converted, Steppers(llm, capture))
 
 
 def rebuild(kind: type[C], values: Mapping[str, Any]) -> C:
@@ -131,15 +140,15 @@ def load_model(folder: Path, cache_folder: Path, options: LoadOptions, noise: No
         ).tensors
         built_flow.dit.use_modulation(other["modulation"], other["modulation_out"])
     compute = torch.bfloat16 if options.vocoder_bf16 else torch.float32
-    made = Model(
-        llm=Llm(llm_config, llm.tensors, table.tensors["weight"], device),
-        flow=built_flow,
-        vocoder=Vocoder(
+    made = assemble(
+        Llm(llm_config, llm.tensors, table.tensors["weight"], device),
+        built_flow,
+        Vocoder(
             rebuild(VocoderConfig, vocoder.config), vocoder.tensors, device, noise=noise, compute=compute
         ),
-        tokenizer=TextTokenizer(folder, llm_config.text_rows),
-        options=options,
-        converted=tuple(converted),
+        TextTokenizer(folder, llm_config.text_rows),
+        options,
+        tuple(converted),
     )
     for read_once in (llm, vocoder) if device.type == "cpu" else (llm, table, flow, vocoder):
         drop_mapped(read_once.path)

@@ -7,7 +7,7 @@ Whole: all tokens, one flow call without a mask, the vocoder on windows. Streame
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,15 +15,17 @@ from torch.nn import functional as F
 
 from pipeline.codes import CosydError
 from pipeline.engines.base import MAX_CHUNK_SAMPLES, F32Mono, StopFlag
-from pipeline.engines.cosyvoice3.decode import Emitted, LlmRequest, PrefixMemo, decode_many
+from pipeline.engines.cosyvoice3.decode import Emitted, Ended, LlmRequest, PrefixMemo, decode_many
 from pipeline.engines.cosyvoice3.flow import FlowRequest
 from pipeline.engines.cosyvoice3.model import Model
+from pipeline.engines.cosyvoice3.plan import Effort
 from pipeline.engines.cosyvoice3.sampling import Sampler
 from pipeline.engines.cosyvoice3.vocoder_stream import VocoderStream
 
 SILENT = frozenset({1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323})
 SILENT_RUN = 5
 FIRST_HOP, LARGEST_HOP = 25, 100
+NORMAL = Effort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +63,40 @@ def _pieces(samples: torch.Tensor) -> Iterator[F32Mono]:
         yield whole[at : at + MAX_CHUNK_SAMPLES]
 
 
-def _vocode(model: Model, mel: torch.Tensor, stop: StopFlag) -> Iterator[F32Mono]:
-    for window in VocoderStream(model.vocoder).push(mel, final=True):
+def _vocode(model: Model, mel: torch.Tensor, stop: StopFlag, window_frames: int) -> Iterator[F32Mono]:
+    for window in VocoderStream(model.vocoder, window_frames).push(mel, final=True):
         yield from _pieces(window)
         if stop.is_set():
             return
 
 
 def speak_tokens(
-    model: Model, voice: Voice, tokens: Sequence[int], stop: StopFlag, speed: float = 1.0
+    model: Model,
+    voice: Voice,
+    tokens: Sequence[int],
+    stop: StopFlag,
+    speed: float = 1.0,
+    effort: Effort = NORMAL,
 ) -> Iterator[F32Mono]:
     """The samples of given speech tokens (also voice conversion: the source's tokens in another voice)."""
-    mel = model.flow.mel(FlowRequest(tuple(tokens), voice.speaker, voice.tokens, voice.mel), stop)
-    if mel is not None:
-        yield from _vocode(model, change_speed(mel, speed), stop)
+    for _, piece in _voice_many(model, voice, [(0, tokens)], stop, speed, effort):
+        yield piece
+
+
+def _voice_many(
+    model: Model,
+    voice: Voice,
+    ready: Sequence[tuple[int, Sequence[int]]],
+    stop: StopFlag,
+    speed: float,
+    effort: Effort,
+) -> Iterator[tuple[int, F32Mono]]:
+    """Segments (index, tokens) through one batch of the flow and, one after another, the vocoder."""
+    parts = [FlowRequest(tuple(tokens), voice.speaker, voice.tokens, voice.mel) for _, tokens in ready]
+    mels = model.flow.mel_many(parts, stop, together=effort.branches_together)
+    for (index, _), mel in zip(ready, mels or (), strict=False):
+        for piece in _vocode(model, change_speed(mel, speed), stop, effort.window):
+            yield index, piece
 
 
 def speak_many(
@@ -86,14 +108,18 @@ def speak_many(
     *,
     speed: float = 1.0,
     memo: PrefixMemo | None = None,
+    effort: Effort = NORMAL,
 ) -> Iterator[tuple[int, F32Mono]]:
-    """Several segments decoded together; each is voiced as soon as its tokens are complete (index, samples).
+    """Several segments decoded together (index, samples). The first that has all its tokens is voiced at
+    once, later ones as soon as there are `effort.voiced_together` of them.
 
     Raises CosydError(bad_take) when a segment got no tokens at all.
     """
     tokens: list[list[int]] = [[] for _ in requests]
     filters = [SilenceFilter() for _ in requests]
-    for event in decode_many(model.llm, requests, sampler, stop, memo=memo):
+    waiting: list[tuple[int, list[int]]] = []
+    room = 1
+    for event in _decode_in_groups(model, requests, sampler, stop, memo, effort):
         if isinstance(event, Emitted):
             if filters[event.index].keeps(event.token):
                 tokens[event.index].append(event.token)
@@ -102,9 +128,29 @@ def speak_many(
             return
         if not tokens[event.index]:
             raise CosydError("bad_take", reason="no speech tokens")
-        for piece in speak_tokens(model, voice, tokens[event.index], stop, speed):
-            yield event.index, piece
+        waiting.append((event.index, tokens[event.index]))
         tokens[event.index] = []
+        if len(waiting) == room:
+            yield from _voice_many(model, voice, waiting, stop, speed, effort)
+            waiting, room = [], effort.voiced_together
+    if waiting:
+        yield from _voice_many(model, voice, waiting, stop, speed, effort)
+
+
+def _decode_in_groups(
+    model: Model,
+    requests: Sequence[LlmRequest],
+    sampler: Sampler,
+    stop: StopFlag,
+    memo: PrefixMemo | None,
+    effort: Effort,
+) -> Iterator[Emitted | Ended]:
+    """`decode_many` over at most `effort.decoded_together` requests at a time; indices are those of all."""
+    steppers = model.steppers if effort.graph else None
+    for first in range(0, len(requests), effort.decoded_together):
+        group = requests[first : first + effort.decoded_together]
+        for event in decode_many(model.llm, group, sampler, stop, memo=memo, steppers=steppers):
+            yield replace(event, index=first + event.index)
 
 
 class ChunkPlan:
@@ -135,25 +181,26 @@ def speak_streaming(
     stop: StopFlag,
     *,
     memo: PrefixMemo | None = None,
+    effort: Effort = NORMAL,
 ) -> Iterator[F32Mono]:
     """Samples while the tokens are made. Raises CosydError(bad_take) when there are none."""
     tokens: list[int] = []
     silence = SilenceFilter()
     plan = ChunkPlan(len(voice.tokens), model.flow.config.lookahead)
-    out = VocoderStream(model.vocoder)
+    out = VocoderStream(model.vocoder, effort.window)
     ratio = model.flow.config.ratio
 
     def chunk(count: int, *, final: bool) -> Iterator[F32Mono]:
         part = FlowRequest(
             tuple(tokens[:count]), voice.speaker, voice.tokens, voice.mel, final=final, streaming=not final
         )
-        mel = model.flow.mel(part, stop)
+        mel = model.flow.mel(part, stop, together=effort.branches_together)
         if mel is None:
             return
         for window in out.push(mel[ratio * plan.offset :], final=final):
             yield from _pieces(window)
 
-    for event in decode_many(model.llm, [request], sampler, stop, memo=memo):
+    for event in _decode_in_groups(model, [request], sampler, stop, memo, effort):
         if isinstance(event, Emitted):
             if silence.keeps(event.token):
                 tokens.append(event.token)
