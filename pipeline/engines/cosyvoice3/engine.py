@@ -59,7 +59,7 @@ Loader: TypeAlias = "Callable[[Path, Path, LoadOptions], Model]"
 """(official folder, cache, options) -> the parts. `model.load_model`; the bench draws its weights instead."""
 
 LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
-SELF_TEST_TOKENS = 12
+SELF_TEST_TOKENS, SELF_TEST_STREAMED = 12, 40
 SILENT_PEAK = 1e-4
 
 
@@ -174,22 +174,31 @@ class CosyVoice3Engine:
             return (self._loader or load_model)(folder, cache, options)
 
     def _self_test(self, stop: StopFlag) -> str:
-        """Speak a few tokens: "" when the result is finite and not silent, else what is wrong."""
+        """Speak a few tokens: "" when the result is finite and not silent, else what is wrong. On a card it
+        is streamed, as the first listener's will be, so that kernels and graph are there by then."""
         import torch
 
         from pipeline.engines.cosyvoice3.prompts import llm_request
         from pipeline.engines.cosyvoice3.sampling import GreedySampler
-        from pipeline.engines.cosyvoice3.synthesis import Voice, speak_many
+        from pipeline.engines.cosyvoice3.synthesis import Voice, speak_many, speak_streaming
 
         model = self._ready()
-        config = model.flow.config
+        config, on_card = model.flow.config, model.options.device != "cpu"
         voice = Voice((), torch.zeros(0, config.mel), torch.ones(config.speaker))
         request = llm_request(
-            model.tokenizer, "cross_lingual", "你好，hello.", (), max_tokens=SELF_TEST_TOKENS
+            model.tokenizer,
+            "cross_lingual",
+            "你好，hello.",
+            (),
+            max_tokens=SELF_TEST_STREAMED if on_card else SELF_TEST_TOKENS,
         )
         sampler = GreedySampler(model.llm.config.codes)
         with memory_errors():
-            pieces = [s for _, s in speak_many(model, voice, [request], sampler, stop, effort=self._effort)]
+            if on_card:
+                pieces = list(speak_streaming(model, voice, request, sampler, stop, effort=self._effort))
+            else:
+                spoken = speak_many(model, voice, [request], sampler, stop, effort=self._effort)
+                pieces = [samples for _, samples in spoken]
         if stop.is_set():
             return ""
         samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)

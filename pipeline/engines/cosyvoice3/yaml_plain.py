@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
-
-import yaml
 
 from pipeline.engines.cosyvoice3.errors import problem
 
@@ -35,27 +34,34 @@ class Reference:
     text: str
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """SafeLoader that turns unknown tags into data. Aliases stay shared objects, so they cannot blow up."""
+@cache
+def _loader() -> Any:
+    """A SafeLoader that turns unknown tags into data. Aliases stay shared objects, so they cannot blow up.
+    Made when it is needed: a start from the converted cache reads no YAML."""
+    import yaml
 
+    class PlainLoader(yaml.SafeLoader):
+        pass
 
-def _tagged(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
-    if node.tag.startswith("!ref"):
-        return Reference(str(loader.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else "")
-    if isinstance(node, yaml.MappingNode):
-        return Tagged(suffix, loader.construct_mapping(node, deep=True))
-    return Tagged(suffix)
+    def tagged(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
+        if node.tag.startswith("!ref"):
+            return Reference(str(loader.construct_scalar(node)) if isinstance(node, yaml.ScalarNode) else "")
+        if isinstance(node, yaml.MappingNode):
+            return Tagged(suffix, loader.construct_mapping(node, deep=True))
+        return Tagged(suffix)
 
-
-_PlainLoader.add_multi_constructor("!", _tagged)
+    PlainLoader.add_multi_constructor("!", tagged)
+    return PlainLoader
 
 
 def parse_plain(text: str, file: str = "cosyvoice3.yaml") -> Mapping[str, Any]:
     """The top-level mapping. Raises EngineUnavailable(bad_yaml)."""
+    import yaml
+
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise problem("bad_yaml", file, "larger than 1 MiB")
     try:
-        tree = yaml.load(text, Loader=_PlainLoader)
+        tree = yaml.load(text, Loader=_loader())
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
         raise problem("bad_yaml", file, str(error)) from error
     if not isinstance(tree, dict):
