@@ -44,7 +44,14 @@ CUDA_CONTEXT_BYTES = 450 * MIB
 CUDA_WORKSPACE_BYTES = 160 * MIB
 """cuBLAS and cuDNN scratch, the LLM step's graph, and what the allocator rounds up."""
 
-CPU_WORKSPACE_BYTES = 64 * MIB
+CPU_WORKSPACE_BYTES = 96 * MIB
+"""Tokenizer, oneDNN's kernels, libraries as they are first used (measured)."""
+
+VOCODER_BYTES: dict[str, int] = {"cpu": 144 * MIB, "cuda": 96 * MIB}
+"""One window of three seconds; on a CPU measured, on a card from the sizes of its tensors."""
+
+HEAP_FACTOR: dict[str, float] = {"cpu": 1.9, "cuda": 1.25}
+"""What an allocator takes for tensors of many sizes that come and go; on a CPU measured."""
 
 SHORTEST_SEGMENT_S = 8.0
 
@@ -192,9 +199,9 @@ def needs(s: ModelSizes, choice: Choice, context: int | None = None) -> Needs:
     # both branches; per channel: the residual stream and its successor, the unchanging input, a float32 copy
     # of each product, and in the compute dtype q, k, v, attention and the wide layer
     wide = COMPUTE[choice.flow]
-    flow_work = 2 * choice.voiced_together * frames * (s.dim * (4 * 4 + 6 * wide) + 2 * s.ff * wide)
-    window = 4 if choice.device == "cpu" and choice.vocoder_bf16 else 8
-    vocoder_work = window * 8 * MIB
+    channel = s.dim * (4 * 4 + 6 * wide) + 2 * s.ff * wide
+    flow_work = round(HEAP_FACTOR[choice.device] * 2 * choice.voiced_together * frames * channel)
+    vocoder_work = VOCODER_BYTES[choice.device]
     vocoder = s.vocoder_parameters * (2 if choice.vocoder_bf16 else 4)
     host = 0 if on_card else s.f0_parameters * 8
     if context is None:

@@ -11,6 +11,7 @@ ids, N = 100 and 250. The table goes to docs/performance.md.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import os
@@ -25,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PROMPT, PROMPT_TEXT, TEXT = 75, 21, 40
-STAGES = ("machine", "start", "llm", "llm4", "flow", "vocoder", "quality", "whole", "whole4")
+STAGES = ("machine", "start", "llm", "llm4", "flow", "vocoder", "quality", "plan", "whole", "whole4")
 
 
 def memory() -> dict[str, float]:
@@ -262,6 +263,65 @@ def whole(args: argparse.Namespace, rows: int = 1) -> dict[str, Any]:
     return {**out, "memory": memory()}
 
 
+def plan(args: argparse.Namespace) -> dict[str, Any]:
+    """The memory plan against what was measured, in MB, for a segment of ten seconds and a quarter more."""
+    import threading
+
+    import torch
+
+    from pipeline.engines.cosyvoice3.flow import FlowRequest
+    from pipeline.engines.cosyvoice3.heap import return_heap
+    from pipeline.engines.cosyvoice3.synthesis import speak_many
+    from pipeline.engines.cosyvoice3.vocoder_stream import VocoderStream
+    from pipeline.planning.memory import MIB, Choice, needs
+
+    before = memory()["VmRSS"]
+    model, voice = load(args)
+    choice = Choice("cpu", args.llm, args.flow, 1, 10.0, PROMPT / 25, args.vocoder_bf16)
+    tokens = 312
+    first = request(voice, 20)
+    for _ in speak_many(model, voice, [first], NeverStops(model), threading.Event()):
+        pass  # faults the weights in
+    return_heap()
+    steady = memory()["VmRSS"]
+
+    def peak_of(run: Callable[[], Any]) -> int:
+        return_heap()
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak
+        base = memory()["VmRSS"]
+        run()
+        return int(memory()["VmHWM"] - base)
+
+    ids = tuple(torch.randint(0, 6561, (tokens,)).tolist())
+    mel = torch.randn(2 * tokens, 80) - 3
+    made = FlowRequest(ids, voice.speaker, voice.tokens, voice.mel)
+    measured = {
+        "weights": int(steady - before),
+        "flow_work": peak_of(lambda: model.flow.mel(made)),
+        "vocoder_work": peak_of(lambda: list(VocoderStream(model.vocoder).push(mel, final=True))),
+        "llm_work_and_kv": peak_of(lambda: llm_only(model, request(voice, 30))),
+    }
+    measured["peak"] = int(steady - before) + max(list(measured.values())[1:])
+    found = needs(model.sizes, choice, context=0)
+    predicted = {
+        "weights": found.weights,
+        "flow_work": found.flow_work,
+        "vocoder_work": found.vocoder_work,
+        "llm_work_and_kv": found.llm_work + found.kv,
+        "peak": found.peak,
+    }
+    return {"measured": measured, "predicted": {k: round(v / MIB) for k, v in predicted.items()}}
+
+
+def llm_only(model: Any, asked: Any) -> None:
+    import threading
+
+    from pipeline.engines.cosyvoice3.decode import decode_many
+
+    for _ in decode_many(model.llm, [asked], NeverStops(model), threading.Event()):
+        pass
+
+
 RUN: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "machine": lambda args: machine(),
     "start": start,
@@ -270,6 +330,7 @@ RUN: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "flow": flow,
     "vocoder": vocoder,
     "quality": quality,
+    "plan": plan,
     "whole": whole,
     "whole4": lambda args: whole(args, 4),
 }
@@ -298,6 +359,9 @@ def main() -> None:
     """Run the stages, each in a process of its own, and print one line of JSON for each."""
     args = parse()
     sys.path.insert(0, str(ROOT))
+    if importlib.util.find_spec("torch") is None:
+        print("not run: torch is not installed (pip install cosyd[cosyvoice])")
+        return
     if args.inside:
         import torch
 

@@ -19,7 +19,6 @@ from daemon.sample import RamReading
 from pipeline.messages import render
 from pipeline.planning.free import ram_free
 from pipeline.planning.memory import (
-    MIB,
     Choice,
     ModelSizes,
     budget,
@@ -93,11 +92,14 @@ def test_less_is_chosen_in_order_batch_weights_length() -> None:
         ("int8", 8, 40.0), ("int8", 4, 40.0), ("int8", 2, 40.0), ("int8", 1, 40.0),
         ("int8", 1, 24.0), ("int8", 1, 14.4), ("int8", 1, 8.6),
     ]  # fmt: skip
-    plans = [make_plan(FULL, wish, room * MIB) for room in (3800, 2100, 1800, 1640, 900)]
-    assert [(p.choice.llm, p.choice.batch) for p in plans[:2]] == [("bf16", 8), ("bf16", 1)]
-    assert plans[2].choice.llm == "int8" and plans[-1].choice.longest_s == 8.6
-    assert [p.fits for p in plans] == [True, True, True, True, False]
-    assert [p.reduced for p in plans] == [False, True, True, True, True]
+    for choice in leaner(wish):
+        room = needs(FULL, choice).peak
+        plan = make_plan(FULL, wish, room)
+        first = next(c for c in leaner(wish) if needs(FULL, c).peak <= room)
+        assert plan.fits and plan.choice == first and plan.reduced == (first != wish)
+    smallest = min(needs(FULL, c).peak for c in leaner(wish))
+    nothing = make_plan(FULL, wish, smallest - 1)
+    assert not nothing.fits and nothing.choice.longest_s == 8.6
 
 
 @given(

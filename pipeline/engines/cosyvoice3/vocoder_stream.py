@@ -70,15 +70,20 @@ class VocoderStream:
             yield piece
 
     def _extend_pitch(self, final: bool) -> None:
-        known = self._f0.shape[0]
-        begin = max(known - self.vocoder.f0.left, 0)
-        enough = self._mel.shape[0] - begin > self.vocoder.config.f0_right
-        if self._mel.shape[0] == known or not (final or enough):
-            return
-        fresh = self.vocoder.f0(self._mel[begin:], final=final)[known - begin :]
-        carried = self._cycles[-1] if known else self._carried
-        self._cycles = torch.cat([self._cycles, self.vocoder.cycles(fresh, carried)])
-        self._f0 = torch.cat([self._f0, fresh])
+        """The pitch of all frames that are there, a window at a time: its float64 would else be most of what
+        a long segment costs (150 MB for 24 s)."""
+        right = self.vocoder.config.f0_right
+        while True:
+            known, total = self._f0.shape[0], self._mel.shape[0]
+            stop = min(known + self.window + right, total)
+            last = final and stop == total
+            begin = max(known - self.vocoder.f0.left, 0)
+            if known == total or not (last or stop - known > right):
+                return
+            fresh = self.vocoder.f0(self._mel[begin:stop], final=last)[known - begin :]
+            carried = self._cycles[-1] if known else self._carried
+            self._cycles = torch.cat([self._cycles, self.vocoder.cycles(fresh, carried)])
+            self._f0 = torch.cat([self._f0, fresh])
 
     def _render(self, stop: int, total: int, final: bool) -> torch.Tensor:
         """Samples of the frames from `_out` to `stop`."""
