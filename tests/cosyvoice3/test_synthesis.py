@@ -282,3 +282,52 @@ def test_voices_of_one_process_do_not_share_state(model: Model, voice: Any, requ
         out["a"].append(x), out["b"].append(y)
     np.testing.assert_array_equal(np.concatenate(out["a"]), alone)
     np.testing.assert_array_equal(np.concatenate(out["b"]), alone)
+
+
+@pytest.mark.parametrize("frames", [1, 15, 16, 17, 40, 151, 163])
+def test_lengths_that_are_rounded_up_change_no_sample(make_vocoder: Any, frames: int) -> None:
+    """On a CPU shapes are rounded up so that oneDNN prepares few of them."""
+    vocoder = make_vocoder()
+    mel = torch.randn(frames, 80, generator=torch.Generator().manual_seed(frames)) - 3
+    rounded = vocoder.whole(mel)
+    vocoder._rounds = False
+    try:
+        np.testing.assert_allclose(rounded, vocoder.whole(mel), atol=2e-5)
+    finally:
+        vocoder._rounds = True
+
+
+@pytest.mark.parametrize("tokens", [1, 13, 16, 31, 60])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_rounded_flow_gives_the_same_mel(make_flow: Any, tokens: int, streaming: bool) -> None:
+    flow = make_flow("fp32")
+    asked = FlowRequest(
+        tuple(range(5 + tokens)), torch.ones(192), (1, 2, 3), torch.zeros(6, 80), not streaming, streaming
+    )
+    rounded = flow.mel(asked)
+    flow._rounds = False
+    try:
+        np.testing.assert_allclose(rounded, flow.mel(asked), atol=2e-5)
+    finally:
+        flow._rounds = True
+
+
+def test_rounded_prefills_and_steps_give_the_same_logits(make_llm: Any) -> None:
+    llm = make_llm("fp32")
+    rows = []
+    for rounds in (True, False):
+        llm._rounds = rounds
+        with torch.inference_mode():
+            cache = llm.new_cache(2, 128)
+            found = [
+                llm.extend(cache, 0, llm.embed_text(range(37))),
+                llm.extend(cache, 1, llm.embed_text([4])),
+            ]
+            found.append(llm.extend(cache, 0, llm.embed_text(range(5, 25))))
+            assert cache.lengths == [57, 1]
+            found += [llm.step(cache, llm.embed_speech([n, n + 1]))[0] for n in range(10)]
+            found.append(llm.extend(cache, 0, llm.embed_text(range(61))))
+            assert cache.lengths == [128, 11], "rounding up stops at the capacity"
+        rows.append(torch.stack(found))
+    llm._rounds = True
+    np.testing.assert_allclose(rows[0], rows[1], atol=2e-5)

@@ -43,6 +43,7 @@ from pipeline.engines.cosyvoice3.recovery import free_all, leaner_each_time, mem
 from pipeline.engines.cosyvoice3.text import normalize
 from pipeline.model_files import MODEL_NAME, model_folder
 from pipeline.paths import default_state_root
+from pipeline.planning.environment import PRIMITIVES
 from pipeline.planning.free import ram_free
 from pipeline.planning.memory import Device, ModelSizes, Plan, budget, make_plan, wished
 from pipeline.planning.processor import fast_bf16
@@ -104,6 +105,8 @@ class CosyVoice3Engine:
 
     def load(self, profile: Config, stop: StopFlag) -> Footprint:
         """Map or convert the weights and speak a test. Raises EngineUnavailable, OutOfMemory."""
+        for name, value in PRIMITIVES.items():  # for who starts no supervisor; read at the first product
+            os.environ.setdefault(name, value)
         try:
             import torch  # noqa: F401
         except ImportError as error:

@@ -22,6 +22,11 @@ NOISE_FRAMES = 15_000
 """300 s at 50 frames a second, prompt included: the model's hard limit."""
 
 
+FRAMES_ROUND, TOKENS_ROUND = 32, 16
+"""On a CPU lengths are rounded up to these: oneDNN keeps what it prepared for each shape, 16 MB for each new
+length of a segment."""
+
+
 @dataclass(frozen=True, slots=True)
 class FlowRequest:
     """One segment. `tokens` are the new ones; `prompt_mel` float32 [ratio * prompt tokens, mel]; `speaker`
@@ -66,6 +71,7 @@ class Flow:
         ]
         self.dit = Dit(config, part, device)
         self.noise = start_noise(config.mel).to(device)
+        self._rounds = device.type == "cpu"
 
     @property
     def steps(self) -> int:
@@ -95,10 +101,14 @@ class Flow:
         ids = torch.tensor(request.prompt_tokens + request.tokens, device=self.device).clamp_min(0)
         x = self._embedding[ids].t()[None]
         kept = x if request.final else x[:, :, : -c.lookahead]
-        padded = F.pad(x, (0, c.lookahead)) if request.final else x
+        count = kept.shape[2]
+        more = (
+            -x.shape[2] % TOKENS_ROUND if self._rounds else 0
+        )  # zeros on the right change nothing before them
+        padded = F.pad(x, (0, more + (c.lookahead if request.final else 0)))
         (w1, b1), (w2, b2) = self._lookahead
         u = F.leaky_relu(F.conv1d(padded, w1, b1), 0.01)
-        v = kept + F.conv1d(F.pad(u, (w2.shape[2] - 1, 0)), w2, b2)
+        v = kept + F.conv1d(F.pad(u, (w2.shape[2] - 1, 0)), w2, b2)[:, :, :count]
         mu = v[0].t().repeat_interleave(c.ratio, dim=0)
         cond = torch.zeros_like(mu)
         prompt_frames = c.ratio * len(request.prompt_tokens)
@@ -125,8 +135,10 @@ class Flow:
         conditions = [self.conditions(r) for r in requests]
         lengths = [int(k.mu.shape[0]) for k in conditions]
         frames = max(lengths)
+        if self._rounds:
+            frames = min(-(-frames // FRAMES_ROUND) * FRAMES_ROUND, NOISE_FRAMES)
         plan = AttentionPlan(
-            lengths=tuple(lengths * (2 if together else 1)) if len(set(lengths)) > 1 else None,
+            lengths=tuple(lengths * (2 if together else 1)),
             block=self.config.block if requests[0].streaming else None,
         )
         fixed = self._fixed(conditions, frames)

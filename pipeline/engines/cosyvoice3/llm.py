@@ -20,6 +20,10 @@ from pipeline.engines.cosyvoice3.official import Tensors
 
 KV_ROUND = 64
 
+PREFILL_ROUND, ATTENDED_ROUND = 32, 64
+"""On a CPU lengths are rounded up to these: libraries keep what they prepared for each shape, and a text has
+a new one each time (0.8 MB of growth for each). What is added lies behind, masked or overwritten."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -91,6 +95,7 @@ class Llm:
         self._norm = part["norm"].to(device)
         self._head = take_linear(part, "head", device, self.compute)
         self._cos, self._sin = rotary_tables(0, config.head_dim, config.rope_theta)
+        self._rounds = device.type == "cpu"
 
     def _take_layer(self, part: Tensors, i: int) -> Layer:
         at = f"layers.{i}."
@@ -139,7 +144,13 @@ class Llm:
         start, n = cache.lengths[row], embeddings.shape[0]
         if n == 0 or start + n > cache.capacity:
             raise ValueError(f"{n} positions after {start} of {cache.capacity}")
-        c, stop, group = self.config, start + n, self.config.heads // self.config.kv_heads
+        c, last, group = self.config, n - 1, self.config.heads // self.config.kv_heads
+        cache.lengths[row] = start + n
+        if self._rounds and n > 1:
+            rounded = min(-(-n // PREFILL_ROUND) * PREFILL_ROUND, cache.capacity - start)
+            embeddings = F.pad(embeddings, (0, 0, 0, rounded - n))
+            n = rounded
+        stop = start + n
         cos, sin = self._cos[start:stop, None], self._sin[start:stop, None]
         mask = None
         if start and n > 1:
@@ -155,9 +166,8 @@ class Llm:
                 q.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=start == 0 and n > 1
             )
             if i == c.layers - 1:  # from here on only the last position counts
-                a, h = a[:, :, -1:], h[-1:]
+                a, h = a[:, :, last : last + 1], h[last : last + 1]
             h = self._finish(layer, h, a[0].transpose(0, 1).reshape(a.shape[2], -1))
-        cache.lengths[row] = stop
         return self._final(h)[0]
 
     def step(self, cache: KvCache, embeddings: torch.Tensor) -> torch.Tensor:
@@ -170,14 +180,20 @@ class Llm:
             raise ValueError(f"{longest} positions of {cache.capacity}")
         at = torch.tensor(lengths, device=self.device)
         cos, sin = self._cos[at, None], self._sin[at, None]
+        even = min(lengths) + 1 == longest
+        attended = longest
+        if self._rounds:
+            attended = min(-(-longest // ATTENDED_ROUND) * ATTENDED_ROUND, cache.capacity)
         mask = None
-        if min(lengths) + 1 != longest:
-            mask = (torch.arange(longest, device=self.device)[None, :] <= at[:, None])[:, None, None]
+        if not even or attended != longest:
+            behind = torch.arange(attended, device=self.device)[None, :] > at[:, None]
+            mask = torch.zeros(rows, attended, dtype=self.compute, device=self.device)
+            mask = mask.masked_fill_(behind, -torch.inf)[:, None, None]  # once here, not in each layer
         index = torch.arange(rows, device=self.device)
         h = embeddings.float()
         for i, layer in enumerate(self._layers):
             q, k, v = self._project(layer, h, cos, sin)
-            if mask is None:
+            if even:
                 cache.keys[i, :rows, :, longest - 1] = k
                 cache.values[i, :rows, :, longest - 1] = v
             else:
@@ -187,8 +203,8 @@ class Llm:
             grouped = q.view(rows, c.kv_heads, -1, c.head_dim)
             a = F.scaled_dot_product_attention(
                 grouped,
-                cache.keys[i, :rows, :, :longest],
-                cache.values[i, :rows, :, :longest],
+                cache.keys[i, :rows, :, :attended],
+                cache.values[i, :rows, :, :attended],
                 attn_mask=mask,
             )
             h = self._finish(layer, h, a.reshape(rows, -1))
@@ -205,8 +221,8 @@ class Llm:
         rows, c = ids.shape[0], self.config
         cos, sin = self._cos[at, None], self._sin[at, None]
         places = torch.arange(cache.capacity, device=self.device)
-        hidden_from = torch.zeros(rows, cache.capacity, dtype=self.compute, device=self.device)
-        mask = hidden_from.masked_fill(places[None, :] > at[:, None], -torch.inf)[:, None, None]
+        mask = torch.zeros(rows, cache.capacity, dtype=self.compute, device=self.device)
+        mask = mask.masked_fill(places[None, :] > at[:, None], -torch.inf)[:, None, None]
         index = torch.arange(rows, device=self.device)
         h = self.speech_table[ids].float()
         for i, layer in enumerate(self._layers):

@@ -24,6 +24,10 @@ from pipeline.engines.cosyvoice3.schema import source_stride
 Noise: TypeAlias = Callable[[int, int], torch.Tensor]
 """(first sample, count) -> uniform [0,1) float32 [count, harmonics]."""
 
+FRAMES_ROUND = 16
+"""On a CPU the last window of an utterance is rounded up to a multiple of this: oneDNN keeps what it prepared
+for each shape, and a window has 80 convolutions."""
+
 HEAD_SLOPE = 0.01
 MAX_MAGNITUDE = 100.0
 
@@ -156,6 +160,7 @@ class Vocoder:
             for i in range(len(config.rates))
         ]
         self._window = torch.hann_window(config.istft_n, periodic=True, device=device)
+        self._rounds = device.type == "cpu"
         del self._part
 
     def _conv(self, name: str, dtype: torch.dtype, dilation: int = 1, stride: int = 1) -> Conv:
@@ -220,12 +225,16 @@ class Vocoder:
         """
         c = self.config
         x = mel.to(self.device, torch.float32).t()[None]
+        more = -mel.shape[0] % FRAMES_ROUND if final and self._rounds else 0
         if final:
-            x = F.pad(x, (0, c.pre_right))
+            x = F.pad(x, (0, c.pre_right + more))
         x = F.conv1d(x, self._pre.weight, self._pre.bias)
         spectrum = self.source_spectrum(source)
+        wanted = spectrum.shape[2]
         if not final:
             spectrum = spectrum[:, :, : -(c.pre_right * c.hop // c.istft_hop)]
+        if more:  # all that follows is causal: what comes behind changes nothing before it
+            spectrum = F.pad(spectrum, (0, more * c.hop // c.istft_hop))
         x, spectrum = self._enter(x), self._enter(spectrum)
         for i, rate in enumerate(c.rates):
             x = F.leaky_relu(x, c.slope)
@@ -236,7 +245,7 @@ class Vocoder:
             x = reduce(torch.add, [self._run(k, x) for k in self._stacks[i]]) / len(self._stacks[i])
         x = x.float() if x.dim() == 3 else x[:, :, 0].float().contiguous()
         x = self._post(F.leaky_relu(x, HEAD_SLOPE))
-        return self._to_samples(x)
+        return self._to_samples(x[..., :wanted] if more else x)
 
     def _enter(self, x: torch.Tensor) -> torch.Tensor:
         """Into the residual stacks' dtype and layout."""
