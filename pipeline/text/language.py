@@ -7,6 +7,7 @@ Script ranges are from Unicode 15 Blocks.txt.
 from __future__ import annotations
 
 import bisect
+import functools
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
@@ -29,7 +30,9 @@ _STARTS = [low for low, _, _ in _RANGES]
 _DEFAULT = {
     "latin": "en", "greek": "el", "cyrillic": "ru", "armenian": "hy", "hebrew": "he", "arabic": "ar",
     "devanagari": "hi", "bengali": "bn", "gujarati": "gu", "tamil": "ta", "telugu": "te", "thai": "th",
-    "georgian": "ka", "hangul": "ko", "han": "zh", "kana": "ja",
+    "georgian": "ka", "hangul": "ko", "han": "zh", "kana": "ja", "gurmukhi": "pa", "oriya": "or",
+    "kannada": "kn", "malayalam": "ml", "sinhala": "si", "myanmar": "my", "ethiopic": "am", "khmer": "km",
+    "lao": "lo", "tibetan": "bo", "cherokee": "chr", "other": "und",
 }  # fmt: skip
 _ALSO = {
     "cyrillic": {"ru", "uk", "bg", "sr", "be", "mk", "kk", "ky", "mn", "tt"},
@@ -43,12 +46,27 @@ _OPENING = frozenset("([{<“‘「『《〈【（［｛«¿¡$€£¥￥#+@")
 
 
 def script_of(ch: str) -> str:
-    """The script of a letter (`latin`, `han`, `kana` ...); "" for digits, marks, punctuation and the rest."""
+    """The script of a letter (`latin`, `han`, `kana` ...); "" for digits, marks, punctuation and the rest.
+
+    A letter of a script that is not listed is `other`: an engine must see it as foreign, not lose it.
+    """
     cp = ord(ch)
     i = bisect.bisect_right(_STARTS, cp) - 1
     if i < 0 or cp > _RANGES[i][1]:
-        return ""
+        return _rare(ch) if cp > 0x02FF else ""
     return _RANGES[i][2] if unicodedata.category(ch)[0] in "LN" else ""
+
+
+@functools.cache
+def _rare(ch: str) -> str:
+    """The script of a character outside the ranges; styled letters have the script of their plain form."""
+    plain = unicodedata.normalize("NFKC", ch)[0]
+    if plain != ch:
+        return script_of(plain)
+    if unicodedata.category(ch) not in ("Lu", "Ll", "Lt", "Lo"):
+        return ""
+    name = unicodedata.name(ch, "").split(" ")[0].lower()
+    return name if name in _DEFAULT else "other"
 
 
 def primary(language: str) -> str:

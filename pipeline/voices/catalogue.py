@@ -41,8 +41,9 @@ def has_espeak() -> bool:
 
 
 _ESPEAK_LANGUAGES = (
-    "zh", "en", "de", "fr", "es", "it", "pt", "ru", "ja", "ko", "nl", "pl", "sv", "tr", "uk", "vi", "yue",
+    "zh", "en", "de", "fr", "es", "it", "pt", "ru", "ko", "nl", "pl", "sv", "tr", "uk", "vi", "yue",
 )  # fmt: skip
+"""Not Japanese: espeak-ng reads kana only, and Japanese prose is refused for its Han characters."""
 
 
 def ready_made(extra_engines: Mapping[str, str], *, espeak: bool | None = None) -> tuple[Voice, ...]:

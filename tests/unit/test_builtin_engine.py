@@ -188,7 +188,22 @@ def test_without_espeak_it_speaks_english_and_says_what_is_missing(
     assert error.value.code == "unsupported_mode"
     assert error.value.params["language"] == "zh"
     assert error.value.params["reason"] == "needs_espeak"
+    mixed = "Beijing is called 北京 in Chinese."
+    chunks = bare.synthesize(Segment(0, mixed, 0, len(mixed)), "heart", Options(seed=1), GO)
+    with pytest.raises(CosydError) as error:  # before any sound, and never without the part it cannot read
+        next(chunks)
+    assert (error.value.params["language"], error.value.params["reason"]) == ("zh", "needs_espeak")
     bare.close()
+
+
+@needs_espeak
+@pytest.mark.parametrize("text", ["Tokyo is written 東京です there.", "Fine so far. ܐܒܓ ܕܗܘ. And so on."])
+def test_a_mixed_text_with_an_unreadable_part_is_refused_before_any_sound(
+    engine: BuiltinEngine, text: str
+) -> None:
+    with pytest.raises(CosydError) as error:
+        next(engine.synthesize(Segment(0, text, 0, len(text)), "heart", Options(seed=1), GO))
+    assert (error.value.code, error.value.params["reason"]) == ("unsupported_mode", "language")
 
 
 def test_a_stop_is_heard_between_chunks(engine: BuiltinEngine) -> None:

@@ -21,7 +21,7 @@ from pipeline.model_files import NEEDED, missing_files, model_folder
 from pipeline.paths import StatePaths
 from pipeline.store.db import connect
 from pipeline.store.ensure import ensure_schema
-from pipeline.voices.catalogue import Voice
+from pipeline.voices.catalogue import Voice, ready_made
 from pipeline.voices.choose import fit_mode
 from pipeline.voices.reference import read_reference
 from pipeline.voices.registry import add_voice, all_voices, clip_path, parse_new_voice, remove_voice
@@ -172,6 +172,18 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(CosydError) as refused:
             fit_mode(JobRequest("hi", voice.id, mode=mode), voice, ready)  # type: ignore[arg-type]
         assert refused.value.code == code
+
+
+def test_without_espeak_words_that_nobody_can_read_are_refused_before_the_job_is_taken() -> None:
+    bare = ready_made({}, espeak=False)[0]
+    whole = ready_made({}, espeak=True)[0]
+    assert fit_mode(JobRequest("Café at 5 € ☃", bare.id), bare, ready).mode == "builtin"
+    for text, language in (("你好", "zh"), ("We met in 北京 twice.", "zh"), ("Guten Tag", "de")):
+        request = JobRequest(text, bare.id, language=language)
+        assert fit_mode(request, whole, ready).mode == "builtin"
+        with pytest.raises(CosydError) as refused:
+            fit_mode(request, bare, ready)
+        assert refused.value.params == {"mode": "builtin", "language": language, "reason": "needs_espeak"}
 
 
 def test_missing_model_files_are_named(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ class BuiltinEngine:
     ) -> Iterator[F32Mono]:
         """Chunks of half a second, the segment's pause at the end; the same seed gives the same samples.
 
-        Raises CosydError: `unsupported_mode` (a cloned voice, or no part can be spoken here, with the
-        `language`), `unknown_voice`.
+        Raises CosydError, before any sound: `unsupported_mode` (a cloned voice, or a part that cannot be
+        spoken here, with its `language`), `unknown_voice`.
         """
         if isinstance(voice, VoiceFeatures) or options.mode != "builtin":
             raise CosydError("unsupported_mode", mode=options.mode)
@@ -120,9 +120,11 @@ class BuiltinEngine:
     def _synthesize(
         self, segment: Segment, voice: str, options: Options, stop: StopFlag
     ) -> Iterator[F32Mono]:
+        runs = split_runs(segment.text, segment.language)
+        for run in runs:
+            self._check(run, voice, options)
         held: F32Mono | None = None  # the end of the last part, over which the next one begins
-        refused: list[str] = []
-        for part, pause_s in self._parts(segment, voice, options, stop, refused):
+        for part, pause_s in self._parts(runs, voice, options, stop):
             if held is not None:
                 gap = silence(pause_s / options.speed)
                 part = _overlapped(np.concatenate([held, gap]), part)
@@ -134,24 +136,36 @@ class BuiltinEngine:
         if held is None:
             if stop.is_set():
                 return
-            language = refused[0] if refused else segment.language
-            reason = "language" if self._espeak else "needs_espeak"
-            raise CosydError("unsupported_mode", mode=options.mode, language=language, reason=reason)
+            raise CosydError(
+                "unsupported_mode", mode=options.mode, language=segment.language, reason="language"
+            )
         for chunk in _chunks(np.concatenate([held, silence(segment.pause_s)])):
             if stop.is_set():
                 return
             yield chunk
 
+    def _check(self, run: Run, voice: str, options: Options) -> None:
+        """Raise CosydError(unsupported_mode) for words that nobody here can speak: never leave them out."""
+        if not has_words(run.text) or (run.language == "en" and voice == "heart"):
+            return
+        if self._espeak is None:
+            reason = "needs_espeak"
+        elif not espeak.can_speak(self._espeak, run.text, run.language):
+            reason = "language"
+        else:
+            return
+        raise CosydError("unsupported_mode", mode=options.mode, language=run.language, reason=reason)
+
     def _parts(
-        self, segment: Segment, voice: str, options: Options, stop: StopFlag, refused: list[str]
+        self, runs: Sequence[Run], voice: str, options: Options, stop: StopFlag
     ) -> Iterator[tuple[F32Mono, float]]:
         """Trimmed, even parts, each with the pause at speed 1 between it and the one before."""
         pause_s = 0.0
-        for run in split_runs(segment.text, segment.language):
+        for run in runs:
             if not has_words(run.text):
                 pause_s = max(pause_s, _pause_after(run.text))
                 continue
-            for signal, after_s in self._run(run, voice, options, stop, refused):
+            for signal, after_s in self._run(run, voice, options, stop):
                 part = even_loudness(trim_edges(signal))
                 if not len(part):
                     continue
@@ -162,7 +176,7 @@ class BuiltinEngine:
             pause_s = _pause_after(run.text)
 
     def _run(
-        self, run: Run, voice: str, options: Options, stop: StopFlag, refused: list[str]
+        self, run: Run, voice: str, options: Options, stop: StopFlag
     ) -> Iterator[tuple[F32Mono, float]]:
         """Raw signals of one run, each with the pause after it."""
         if run.language == "en" and voice == "heart":
@@ -170,9 +184,7 @@ class BuiltinEngine:
                 raise EngineUnavailable("engine_failed", engine=self.name, reason="not loaded")
             for signal, sentence in self._english.speak(run.text, options.speed, options.seed + run.start):
                 yield signal, _PAUSES["." if sentence else ","]
-        elif self._espeak is None:
-            refused.append(run.language)
-        else:
+        elif self._espeak is not None:  # `_check` refused it otherwise
             yield espeak.speak(self._espeak, run.text, run.language, options.speed, stop), 0.0
 
 

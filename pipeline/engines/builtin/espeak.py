@@ -62,6 +62,16 @@ def espeak_voice(language: str, program: str) -> str | None:
     return voice if voice in known_languages(program) else None
 
 
+def can_speak(program: str, text: str, language: str) -> bool:
+    """Whether `text` in `language` (a primary tag) can be read: a voice is there, and its script is known.
+
+    espeak-ng's Japanese spells Han characters out by their names.
+    """
+    return espeak_voice(language, program) is not None and not (
+        language == "ja" and any(is_han(ch) for ch in text)
+    )
+
+
 def speak(program: str, text: str, language: str, speed: float, stop: StopFlag) -> F32Mono:
     """`text` in `language` (a primary tag), 24 kHz float32, shape (samples,); empty when nothing is audible.
 
@@ -69,7 +79,7 @@ def speak(program: str, text: str, language: str, speed: float, stop: StopFlag) 
     CosydError(engine_failed) when the child fails, EspeakStopped when `stop` was set.
     """
     voice = espeak_voice(language, program)
-    if voice is None or (language == "ja" and any(is_han(ch) for ch in text)):
+    if voice is None or not can_speak(program, text, language):
         raise CosydError("unsupported_mode", mode="builtin", language=language, reason="language")
     if language == "zh":
         text = to_pinyin(text)
