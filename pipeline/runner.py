@@ -19,7 +19,7 @@ from typing import TypeVar
 from pipeline import queue
 from pipeline.attendant import Attendant
 from pipeline.audio.files import SegmentWriter
-from pipeline.child import HeartbeatState, give_back_heap
+from pipeline.child import HeartbeatState, clean_up
 from pipeline.clock import Clock, SystemClock
 from pipeline.codes import CosydError
 from pipeline.engines.base import Engine, OutOfMemory
@@ -136,8 +136,7 @@ class Runner:
                     worked = True
                 elif not self.leaving.is_set() and not self._wake.wait(POLL_S) and worked:
                     worked = False  # a quiet moment after work: nobody waits for these milliseconds
-                    gc.collect()
-                    give_back_heap()
+                    clean_up()
         finally:
             self.close()
 

@@ -6,12 +6,11 @@ hold is given back, and the engine's share follows between segments.
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from pipeline.child import HeartbeatState, give_back_heap
+from pipeline.child import HeartbeatState, clean_up
 from pipeline.codes import CosydError
 
 Report = dict[str, int | None]
@@ -40,8 +39,7 @@ class Trims:
         if engine_trim is not None:
             engine_trim()
         self._engine_next = engine_trim is None
-        gc.collect()
-        give_back_heap()
+        clean_up()
         after = self._heartbeat.sample()
         report: Report = {
             f"{name}_{when}": sizes[f"{name}_bytes"]

@@ -24,7 +24,7 @@ from pipeline.child import (
     adopt,
     end_group,
     lease_owner,
-    settle_interned,
+    settle_heap,
     start_heartbeat,
     watch_signals,
 )
@@ -121,7 +121,7 @@ class Worker:
         footprint = engine.load(self._context.config, self._runner.leaving)
         self._engine = engine
         warm(engine, self._runner.leaving)
-        settle_interned()
+        settle_heap()
         self._link.notify(
             "ready",
             capabilities=engine.capabilities().to_params(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -16,9 +15,9 @@ from pipeline.child import (
     ChildContext,
     HeartbeatState,
     adopt,
-    give_back_heap,
+    clean_up,
     own_memory_bytes,
-    settle_interned,
+    settle_heap,
     start_heartbeat,
 )
 from pipeline.codes import CosydError
@@ -51,8 +50,7 @@ def prepare_gradio(context: ChildContext) -> None:
 def trim_memory() -> dict[str, int | None]:
     """Give unused heap back to the system; the numbers of CONTRACTS 4."""
     before = own_memory_bytes()
-    gc.collect()
-    give_back_heap()
+    clean_up()
     return {"rss_before": before, "rss_after": own_memory_bytes(), "vram_before": None, "vram_after": None}
 
 
@@ -95,7 +93,7 @@ async def serve(context: ChildContext) -> int:
 
     async def announce() -> None:
         await started.wait()
-        settle_interned()
+        settle_heap()
         # What start-up needed once (parsing, import caches) goes back before the numbers are taken.
         trim_memory()
         link.notify("ready", capabilities={}, footprint={"rss_bytes": own_memory_bytes(), "vram_bytes": None})

@@ -6,7 +6,7 @@ import struct
 from collections.abc import AsyncGenerator, Callable
 
 from pipeline.audio.encode import open_encoder
-from pipeline.child import give_back_heap
+from pipeline.child import clean_up
 from ui.services import Services
 
 INLINE_FORMATS = frozenset({"pcm", "wav"})
@@ -32,7 +32,7 @@ async def encoded(
         if not inline:
             # A codec's tables come and go between small blocks that stay: the holes go back at once, else the
             # page grows by 2.6 KB a recording. About a millisecond, in the audio thread.
-            await services.in_audio_thread(give_back_heap)
+            await services.in_audio_thread(clean_up)
 
 
 async def _step(services: Services, encode: Callable[[bytes], bytes], piece: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipeline.child import give_back_heap, own_memory_bytes
+from pipeline.child import clean_up, give_back_heap, own_memory_bytes
 from pipeline.codes import CosydError
 from pipeline.engines.base import (
     Capabilities,
@@ -102,7 +102,7 @@ class BuiltinEngine:
             raise OutOfMemory("ram") from error
         finally:
             # Each utterance has another length; without this the heap keeps the shape of the longest.
-            give_back_heap()
+            clean_up()
 
     def synthesize_many(
         self, segments: Sequence[Segment], voice: VoiceFeatures | str, options: Options, stop: StopFlag
