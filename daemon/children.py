@@ -18,6 +18,7 @@ from daemon.connection import Answer, Connection, MethodUnknown
 from daemon.lifecycle import Beat, Child, Kill, Record, Send, Spawn, State
 from daemon.loop import READ, Loop
 from daemon.recorder import Recorder
+from daemon.returning import return_jobs
 from daemon.sample import OwnProcess
 from daemon.spawn import Process, Surroundings, spawn
 from daemon.writer import Writer
@@ -277,22 +278,11 @@ class Children:
 
     def _return_jobs(self, slot: Slot, owner: str) -> None:
         def returned(found: list[queue.Requeued]) -> None:
-            for job in found:
-                if job.code == "cancelled":
-                    continue
-                told = {"job": job.job_id, "engine": job.engine, "attempt": job.attempt, "child": slot.name}
-                if job.failed:
-                    reason = "poison" if job.poison else "too_many_attempts"
-                    self._recorder.event("worker_exited", job.code, {**told, "reason": reason})
-                else:
-                    self._recorder.event("job_requeued", None, told)
             if any(job.poison for job in found):
                 slot.child = lifecycle.not_its_fault(slot.child, self._loop.now(), self.config)
             self._on_change()
 
-        self._writer.do(
-            f"requeue:{owner}", lambda conn: queue.requeue_owner(conn, owner, self._clock.wall()), returned
-        )
+        return_jobs(self._writer, self._recorder, self._clock, slot.child, owner, returned)
 
     # -- what children say -------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class Child:
     """One child. `name` is `web` or `worker:ENGINE`.
 
     `until` is when the present state is overdue. `ending` says why we are ending it ourselves; such an exit
-    is planned unless `charged`. `again` wants a start right after the exit.
+    is planned unless `charged`. `killed`: we sent SIGKILL. `again` wants a start right after the exit.
     """
 
     name: str
@@ -89,6 +89,7 @@ class Child:
     until: float | None = None
     ending: str | None = None
     charged: bool = False
+    killed: bool = False
     again: bool = False
     budget: Budget = field(default_factory=Budget)
     code: str | None = None
@@ -122,7 +123,7 @@ def start(child: Child, now: float, config: Config) -> Step:
         return child, ()
     started = replace(
         child, state=State.STARTING, since=now, until=now + config.deadlines.start_s * config.timeout_factor,
-        ending=None, charged=False, again=False, code=None, params={}, fatal=None, heard_at=now,
+        ending=None, charged=False, killed=False, again=False, code=None, params={}, fatal=None, heard_at=now,
         progressed_at=now, beat=Beat(), capabilities=None,
     )  # fmt: skip
     return started, (Spawn(),)
@@ -206,7 +207,7 @@ def kill(child: Child, reason: str, now: float, *, charge: bool, again: bool = F
     if not child.alive:
         return child, ()
     killed = replace(
-        child, state=State.STOPPING, since=now, until=None, ending=reason, charged=charge,
+        child, state=State.STOPPING, since=now, until=None, ending=reason, charged=charge, killed=True,
         again=child.again or again,
     )  # fmt: skip
     return killed, (
@@ -225,7 +226,15 @@ def exited(child: Child, reason: str, now: float, config: Config) -> Step:
     cause = child.fatal[0] if child.fatal else None
     told = {"child": child.name, "reason": child.ending or cause or reason, "status": reason}
     gone = replace(
-        child, since=now, until=None, ending=None, charged=False, beat=Beat(), capabilities=None, fatal=None
+        child,
+        since=now,
+        until=None,
+        ending=None,
+        charged=False,
+        killed=False,
+        beat=Beat(),
+        capabilities=None,
+        fatal=None,
     )
     effects: list[Effect] = [Record("worker_exited", cause, told)]
     if child.ending is not None and not child.charged:

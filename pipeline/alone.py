@@ -195,9 +195,10 @@ class _Workshop:
         for worker in workers:
             while not _has_ended(worker.popen.pid) and time.monotonic() < late:
                 time.sleep(LOOK_S / 5)
+            crashed = _has_ended(worker.popen.pid)
             self._reap(worker)
             with contextlib.suppress(CosydError, sqlite3.Error):
-                queue.requeue_owner(conn, worker.owner, time.time())
+                queue.requeue_owner(conn, worker.owner, time.time(), crashed=crashed, counted=crashed)
 
     def _reap(self, worker: _Worker) -> None:
         """End it and its process group; until it is waited for its pid is nobody else's."""

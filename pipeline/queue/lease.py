@@ -92,15 +92,16 @@ def retry_leaner(
 
 
 def requeue_owner(
-    conn: sqlite3.Connection, owner: str, now: float, *, crashed: bool = True
+    conn: sqlite3.Connection, owner: str, now: float, *, crashed: bool = True, counted: bool = True
 ) -> list[Requeued]:
     """Return every job that the dead `owner` held: attempt + 1, the segment it was on has one crash more.
 
-    A job fails with `worker_died`, generation row included, after MAX_ATTEMPTS or when one segment has
-    POISON_CRASHES. Cancelled ones end as cancelled. `crashed` False: it was killed for want of memory or at
-    a restart, which is no fault of the segment; the attempt counts all the same.
+    A job fails with `worker_died`, generation row included, when its attempts are used up (MAX_ATTEMPTS, one
+    more for each segment finished) or when one segment has POISON_CRASHES. Cancelled ones end as cancelled.
+    `crashed` False: we ended the worker ourselves, which says nothing against the segment. `counted` False:
+    and nothing against the job either (a stop, a restart that a person asked for).
     """
-    return _requeue(conn, "lease_owner=?", (owner,), now, crashes=int(crashed))
+    return _requeue(conn, "lease_owner=?", (owner,), now, crashes=int(crashed), tries=int(counted))
 
 
 def expire_leases(conn: sqlite3.Connection, now: float, alive: Collection[str] = ()) -> list[Requeued]:
@@ -111,12 +112,19 @@ def expire_leases(conn: sqlite3.Connection, now: float, alive: Collection[str] =
 
 
 def requeue_running(conn: sqlite3.Connection, now: float) -> list[Requeued]:
-    """The same for all: at the supervisor's start nobody can hold a job, every earlier child is dead."""
-    return _requeue(conn, "1", (), now)
+    """The same for all: at the supervisor's start nobody can hold a job, every earlier child is dead.
+    That the whole house fell (power, kill -9) is charged to the job, not to the segment in hand."""
+    return _requeue(conn, "1", (), now, crashes=0)
 
 
 def _requeue(
-    conn: sqlite3.Connection, where: str, params: tuple[object, ...], now: float, *, crashes: int = 1
+    conn: sqlite3.Connection,
+    where: str,
+    params: tuple[object, ...],
+    now: float,
+    *,
+    crashes: int = 1,
+    tries: int = 1,
 ) -> list[Requeued]:
     held_jobs = f"FROM jobs INDEXED BY jobs_active WHERE {ACTIVE} AND state='running' AND {where}"
     # A look without the write lock: nothing to return is the rule, each few seconds.
@@ -140,7 +148,7 @@ def _requeue(
                 )
                 continue
             poison = any(crash["attempt"] >= POISON_CRASHES for crash in hit)
-            returned.append(_return_or_fail(conn, row, now, code="worker_died", poison=poison))
+            returned.append(_return_or_fail(conn, row, now, code="worker_died", poison=poison, tries=tries))
     return returned
 
 
@@ -151,15 +159,22 @@ def _return_or_fail(
     *,
     code: str,
     poison: bool,
+    tries: int = 1,
     not_before: float | None = None,
 ) -> Requeued:
     job_id, engine, attempt = row["id"], row["engine"], row["attempt"]
-    if poison or attempt >= MAX_ATTEMPTS:
+    if poison or (tries and attempt >= MAX_ATTEMPTS + _finished(conn, job_id)):
         end_in_transaction(conn, job_id, Outcome("failed", error_code=code), now)
         return Requeued(job_id, engine, attempt, failed=True, poison=poison, code=code)
     conn.execute(
-        "UPDATE jobs SET state='queued', attempt=attempt+1, lease_owner=NULL, lease_token=NULL, "
+        "UPDATE jobs SET state='queued', attempt=attempt+?, lease_owner=NULL, lease_token=NULL, "
         "lease_until=NULL, not_before=?, updated_at=? WHERE id=?",
-        (None if not_before is None else utc_text(not_before), utc_text(now), job_id),
+        (tries, None if not_before is None else utc_text(not_before), utc_text(now), job_id),
     )
-    return Requeued(job_id, engine, attempt + 1)
+    return Requeued(job_id, engine, attempt + tries)
+
+
+def _finished(conn: sqlite3.Connection, job_id: str) -> int:
+    """Segments that are done: a text of hours outlives more deaths than one that never gets anywhere."""
+    query = "SELECT count(*) FROM segments WHERE job_id=? AND state='done'"
+    return int(conn.execute(query, (job_id,)).fetchone()[0])

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from pipeline.jobs import JobRequest, JobState, Lane, SegmentState
 
 MAX_ATTEMPTS = 3
-"""Workers that may die on one job; the next death is none: it has failed (CONTRACTS 3)."""
+"""Tries that a job has (CONTRACTS 3), and one more for each segment that was finished."""
 
 ACTIVE = "state IN ('queued', 'running')"
 """SQL: the jobs that are not over. In these very words SQLite sees that the partial index serves."""

@@ -516,6 +516,40 @@ def test_at_critical_a_deaf_worker_is_drained_then_killed_and_all_is_on_record(
     fakes.wait_event("level_changed", lambda row: row["params"]["new"] == "ok")
 
 
+@pytest.mark.parametrize(
+    ("how", "crashes", "attempt"), [("memory", 0, 2), ("hang", 0, 2), ("stop", 0, 1), ("crash", 1, 2)]
+)
+def test_only_a_crash_counts_against_the_piece_that_was_in_hand(
+    make: Callable[..., Fakes], machine: Path, how: str, crashes: int, attempt: int
+) -> None:
+    fakes = make(
+        GUARD | {"deadlines.segment_base_s": "1" if how == "hang" else "60"},
+        worker_x={"rss": 3_000_000_000, "claim": True, "deaf": True},
+    )
+    job = fakes.job()
+    token = fakes.wait_job(job, state="running")["lease_token"]
+    conn = connect(fakes.database, "work")
+    piece = queue.Planned(0, "Some words.", 0, 11)
+    assert queue.plan_segments(conn, job, token, [piece], begin=0)
+    conn.close()
+    wait_for(lambda: fakes.engine()["rss_bytes"], 5, "a heartbeat")
+    pid = fakes.pids()[0]
+    fakes.plan(worker_x={"ready": "never"})
+    if how == "memory":
+        meminfo(machine, 100)
+        assert fakes.wait_event("worker_killed")["params"]["reason"] == "memory_critical"
+    elif how == "hang":
+        assert fakes.wait_event("worker_killed")["params"]["reason"] == "no_progress"
+    elif how == "crash":
+        os.kill(pid, signal.SIGSEGV)
+    else:
+        fakes.stop()
+    row = fakes.wait_job(job, state="queued")
+    (segment,) = fakes.rows("SELECT * FROM segments WHERE job_id = ?", job)
+    assert (segment["state"], segment["attempt"], row["attempt"]) == ("pending", crashes, attempt)
+    meminfo(machine, 3000)
+
+
 def test_pressure_of_others_is_named_and_nothing_is_done(make: Callable[..., Fakes], machine: Path) -> None:
     fakes = make(GUARD)
     fakes.control("ensure_worker", engine="x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from daemon import lifecycle as life
 from daemon.lifecycle import Beat, Child, Kill, Record, Send, Spawn, State
+from daemon.returning import Blame, blame
 from pipeline.profile import Config
 
 CONFIG = Config()
@@ -134,6 +136,33 @@ def test_poison_gives_the_charge_back() -> None:
     assert child.state is State.FAILED
     child = life.not_its_fault(child, 100.1, CONFIG)
     assert child.state is State.BACKOFF and len(child.budget.crashes) == 5
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (lambda c: c, Blame(segment=True, job=True)),
+        (lambda c: life.drain(c, "memory_low", 60, 2.0)[0], Blame(segment=True, job=True)),
+        (lambda c: life.kill(c, "memory_critical", 2.0, charge=False)[0], Blame(segment=False, job=True)),
+        (lambda c: life.kill(c, "no_progress", 2.0, charge=True)[0], Blame(segment=False, job=True)),
+        (lambda c: life.kill(c, "stop", 2.0, charge=False)[0], Blame(segment=False, job=False)),
+        (
+            lambda c: life.tick(life.drain(c, "memory_low", 1, 200.0)[0], 201.5, CONFIG)[0],
+            Blame(segment=False, job=True),
+        ),
+        (
+            lambda c: life.tick(life.stop(c, "restart", 1, 200.0)[0], 201.5, CONFIG)[0],
+            Blame(segment=False, job=False),
+        ),
+    ],
+    ids=["crash", "crash while draining", "memory", "hang", "stop", "drain for memory", "restart"],
+)
+def test_who_sent_the_kill_decides_whose_fault_it_was(end: Callable[[Child], Child], expected: Blame) -> None:
+    child = end(ready())
+    assert blame(child) == expected
+    assert blame(life.start(life.exited(child, "signal 9", 300.0, CONFIG)[0], 301.0, CONFIG)[0]) == Blame(
+        True, True
+    ), "the next process begins clean"
 
 
 def test_waiting_for_memory_is_recorded_once_for_each_reason() -> None:

@@ -93,6 +93,40 @@ def test_a_worker_killed_for_memory_does_not_make_its_piece_poison(conn: sqlite3
     assert (returned.failed, returned.poison) == (True, False), "but three attempts are three attempts"
 
 
+def test_a_worker_ended_by_a_stop_costs_the_job_no_try(conn: sqlite3.Connection) -> None:
+    job = submit(conn)
+    for _ in range(5):
+        planned(conn, job, claim(conn, job, "w"))
+        (returned,) = queue.requeue_owner(conn, "w", NOW, crashed=False, counted=False)
+        assert (returned.failed, returned.attempt) == (False, 1)
+
+
+def test_each_finished_piece_is_one_more_try(conn: sqlite3.Connection) -> None:
+    """A text of hours may lose its worker now and then; one that never gets on may do so three times."""
+    job = submit(conn)
+    for piece in range(3):
+        token = claim(conn, job, "w")
+        planned(conn, job, token)
+        queue.finish_segment(conn, job, piece, token, samples=5)
+        assert not queue.requeue_owner(conn, "w", NOW)[0].failed
+    for attempt in (4, 5):
+        claim(conn, job, "w")
+        (returned,) = queue.requeue_owner(conn, "w", NOW)
+        assert (returned.failed, returned.attempt) == (False, attempt + 1)
+    claim(conn, job, "w")
+    assert queue.requeue_owner(conn, "w", NOW)[0].failed
+
+
+def test_a_house_that_fell_again_and_again_does_not_make_a_piece_poison(conn: sqlite3.Connection) -> None:
+    job = submit(conn)
+    for _ in (1, 2):
+        token = claim(conn, job, "w")
+        planned(conn, job, token)
+        queue.begin_segment(conn, job, 0, token)
+        (returned,) = queue.requeue_running(conn, NOW)
+        assert not returned.failed
+
+
 def test_deaths_on_different_pieces_are_not_poison(conn: sqlite3.Connection) -> None:
     job = submit(conn)
     for piece in (0, 1):
