@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -199,9 +198,10 @@ def test_stats_leave_out_what_is_over_or_about_to_be(conn: sqlite3.Connection) -
     assert queue.position(conn, done) is None
 
 
-def test_stats_of_a_thousand_jobs_cost_about_a_millisecond(
+def test_stats_of_a_thousand_jobs_are_one_look_at_each_and_none_at_the_jobs_that_are_over(
     paths: StatePaths, conn: sqlite3.Connection
 ) -> None:
+    """Counted in SQLite's own instructions, some 50 for each waiting job: about a millisecond in all."""
     config = replace(CONFIG, limits=replace(CONFIG.limits, short_requests_min=10_000))
     conn.execute("PRAGMA synchronous=OFF")
     for i in range(1000):
@@ -209,13 +209,17 @@ def test_stats_of_a_thousand_jobs_cost_about_a_millisecond(
     for i in range(2000):
         queue.end_job(conn, submit(conn, engine="e0", config=config), Outcome("done"), NOW + i)
     with closing(opened(paths, "read")) as reader:
-        best = math.inf
-        for _ in range(20):
-            start = time.perf_counter()
-            stats = queue.queue_stats(reader, NOW)
-            best = min(best, time.perf_counter() - start)
+        ticks = 0
+
+        def tick() -> int:
+            nonlocal ticks
+            ticks += 1
+            return 0
+
+        reader.set_progress_handler(tick, 100)
+        stats = queue.queue_stats(reader, NOW)
     assert sum(q.queued for q in stats.values()) == 1000
-    assert best < 0.005, f"{best * 1000:.2f} ms"
+    assert 0 < ticks * 100 <= 1000 * 100, f"{ticks * 100} instructions"
 
 
 def test_no_look_at_the_queue_reads_the_jobs_that_are_over(conn: sqlite3.Connection) -> None:

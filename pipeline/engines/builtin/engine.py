@@ -175,9 +175,7 @@ class BuiltinEngine:
                     return
             pause_s = _pause_after(run.text)
 
-    def _run(
-        self, run: Run, voice: str, options: Options, stop: StopFlag
-    ) -> Iterator[tuple[F32Mono, float]]:
+    def _run(self, run: Run, voice: str, options: Options, stop: StopFlag) -> Iterator[tuple[F32Mono, float]]:
         """Raw signals of one run, each with the pause after it."""
         if run.language == "en" and voice == "heart":
             if self._english is None:
