@@ -182,7 +182,7 @@ def test_the_walks_do_reach_every_rung() -> None:
 
 
 def test_a_decision_is_little_work_and_no_more_after_a_day() -> None:
-    """At 10 million lines a second a thousand lines are 0.1 ms of each second at rest."""
+    """84 lines when this was written: some 20 microseconds of each second at rest."""
     state, sample = PolicyState(), Machine(random.Random(1)).sample()
     work = []
     for tick in range(2000):
@@ -193,5 +193,5 @@ def test_a_decision_is_little_work_and_no_more_after_a_day() -> None:
             state, _ = policy.step(held, sample, float(tick) * 43.2, CONFIG)
 
         work.append(lines_run(decide, "policy"))
-    assert 0 < max(work[100:]) <= 1000
+    assert 0 < max(work[100:]) <= 300
     assert max(work[-100:]) <= max(work[100:200])
