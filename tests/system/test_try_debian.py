@@ -191,6 +191,9 @@ def test_the_lan_gets_in_with_the_token_and_not_without(root: Root, tmp_path: Pa
 
 @pytest.mark.slow
 def test_the_way_without_a_network_that_it_names_works(root: Root) -> None:
+    install = "apt-get update -q && apt-get install -qy --no-install-recommends python3-venv"
+    prepared = root.run("bash", "-c", install, user="root")
+    assert prepared.returncode == 0, prepared.stderr
     fetch = 'python3 -m venv .fetch && .fetch/bin/python -m pip download -d wheels . "setuptools>=77" wheel'
     fetched = root.run("bash", "-c", fetch)
     assert fetched.returncode == 0, fetched.stderr

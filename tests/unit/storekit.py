@@ -10,13 +10,16 @@ from functools import cache
 from pathlib import Path
 
 from pipeline import queue
-from pipeline.jobs import JobRequest, Lane
+from pipeline.jobs import JobRequest, JobState, Lane
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
+from pipeline.queue import Planned
 from pipeline.store.db import Kind, connect
 from pipeline.store.migrate import migrate
 
 NOW = 1_790_000_000.0
+CONFIG = Config()
+LEASE_S = CONFIG.lease_s
 
 
 @cache
@@ -71,3 +74,23 @@ def copy_state(paths: StatePaths, root: Path) -> StatePaths:
     other.ensure()
     shutil.copy(paths.database, other.database)
     return other
+
+
+def claim(conn: sqlite3.Connection, job: str, owner: str = "w1", now: float = NOW) -> str:
+    """Claim the job for `owner` and return the token."""
+    claimed = queue.claim(conn, job, owner, now, LEASE_S)
+    assert claimed is not None
+    return claimed.token
+
+
+def planned(conn: sqlite3.Connection, job: str, token: str, count: int = 3) -> None:
+    """Plan `count` segments of a claimed job."""
+    pieces = [Planned(i, f"piece {i}", 10 * i, 10 * i + 7) for i in range(count)]
+    assert queue.plan_segments(conn, job, token, pieces, seed=100)
+
+
+def state_of(conn: sqlite3.Connection, job: str) -> JobState:
+    """The state of a job that exists."""
+    found = queue.get_job(conn, job)
+    assert found is not None
+    return found.state

@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,20 +25,9 @@ from pipeline.profile import Config, to_json
 from pipeline.profile.config import Outputs
 from pipeline.queue import Outcome
 from pipeline.retention import GRACE_S, Recording, Swept, apply_retention, choose_expired
-from tests.unit.storekit import NOW, new_state, opened, rows, submit
+from tests.unit.storekit import NOW, opened, rows, submit
 
 DAY = 86400.0
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> StatePaths:
-    return new_state(tmp_path / "state")
-
-
-@pytest.fixture
-def conn(paths: StatePaths) -> Iterator[sqlite3.Connection]:
-    with closing(opened(paths)) as connection:
-        yield connection
 
 
 def aged(path: Path, at: float, content: bytes = b"x") -> Path:

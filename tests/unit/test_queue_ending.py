@@ -4,52 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from pipeline import queue
 from pipeline.clock import utc_text
 from pipeline.jobs import JobRequest, JobState, Lane
-from pipeline.paths import StatePaths
-from pipeline.profile import Config
 from pipeline.queue import Outcome, Planned, Requeued
-from tests.unit.storekit import NOW, new_state, opened, rows, submit
-
-CONFIG = Config()
-LEASE_S = CONFIG.lease_s
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> StatePaths:
-    return new_state(tmp_path / "state")
-
-
-@pytest.fixture
-def conn(paths: StatePaths) -> Iterator[sqlite3.Connection]:
-    with closing(opened(paths)) as connection:
-        yield connection
-
-
-def claim(conn: sqlite3.Connection, job: str, owner: str = "w1", now: float = NOW) -> str:
-    """Claim and return the token."""
-    claimed = queue.claim(conn, job, owner, now, LEASE_S)
-    assert claimed is not None
-    return claimed.token
-
-
-def planned(conn: sqlite3.Connection, job: str, token: str, count: int = 3) -> None:
-    pieces = [Planned(i, f"piece {i}", 10 * i, 10 * i + 7) for i in range(count)]
-    assert queue.plan_segments(conn, job, token, pieces, seed=100)
-
-
-def state_of(conn: sqlite3.Connection, job: str) -> JobState:
-    found = queue.get_job(conn, job)
-    assert found is not None
-    return found.state
-
+from tests.unit.storekit import (
+    CONFIG,
+    LEASE_S,
+    NOW,
+    claim,
+    planned,
+    rows,
+    state_of,
+    submit,
+)
 
 # -- death of workers ------------------------------------------------------------------------------
 

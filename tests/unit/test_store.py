@@ -6,7 +6,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -41,17 +40,6 @@ CONTRACT = {
     "people": "id name role password_hash created_at",
     "maintenance": "name last_success_at last_error",
 }
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> StatePaths:
-    return new_state(tmp_path / "state")
-
-
-@pytest.fixture
-def conn(paths: StatePaths) -> Iterator[sqlite3.Connection]:
-    with closing(opened(paths)) as connection:
-        yield connection
 
 
 def run_migrate(paths: StatePaths, **options: object) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -25,18 +25,7 @@ from pipeline.store.db import check_schema, connect
 from pipeline.store.ensure import ensure_schema, failure_from_output, migrate_command
 from pipeline.store.migrate import migrate, os_storage_error
 from pipeline.store.schema import SCHEMA_VERSION, VERSIONS
-from tests.unit.storekit import NOW, new_state, opened, submit
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> StatePaths:
-    return new_state(tmp_path / "state")
-
-
-@pytest.fixture
-def conn(paths: StatePaths) -> Iterator[sqlite3.Connection]:
-    with closing(opened(paths)) as connection:
-        yield connection
+from tests.unit.storekit import NOW, opened, submit
 
 
 def run_migrate(paths: StatePaths, **options: object) -> subprocess.CompletedProcess[str]:
