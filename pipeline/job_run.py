@@ -26,6 +26,7 @@ from pipeline.audio.files import SegmentWriter, remove_segments, write_final_fla
 from pipeline.child import HeartbeatState
 from pipeline.clock import Clock
 from pipeline.codes import CosydError
+from pipeline.conversion import Converting, cut_source
 from pipeline.cutting import Cut, cut_job, same_cut
 from pipeline.engines.base import Engine, Options, Segment, VoiceFeatures
 from pipeline.jobs import SAMPLE_RATE, JobRequest, SegmentState, estimate_seconds
@@ -91,10 +92,9 @@ class JobRun:
 
     def prepare(self) -> None:
         """Cut the text on the first claim and store it; later pick up what is stored. Raises LeaseLost."""
-        cut = Cut(self._request, self._job.lane, self._bench.longest_segment_s())
         stored = queue.load_segments(self._bench.conn, self._job.id)
         kept = self._kept(stored)
-        self._segments = cut_job(cut, stored[:kept])
+        self._segments = self._cut(stored[:kept])
         if any(row.state is SegmentState.DONE for row in stored[kept:]):  # its file is gone
             self._must(lambda: queue.reopen_segments(self._bench.conn, self._job.id, kept, self._token))
         if not same_cut(self._segments, stored):
@@ -111,6 +111,12 @@ class JobRun:
             raise CosydError("empty_text")  # markup only
         if self._done < len(self._segments):
             self._find_voice()
+
+    def _cut(self, finished: list[SegmentRow]) -> tuple[Segment, ...]:
+        longest_s = self._bench.longest_segment_s()
+        if self._request.mode == "convert":
+            return cut_source(self._dir, longest_s, finished)
+        return cut_job(Cut(self._request, self._job.lane, longest_s), finished)
 
     def _find_voice(self) -> None:
         """A cloned voice that was never spoken is enrolled here. Raises take.Interrupted, CosydError."""
@@ -138,7 +144,12 @@ class JobRun:
             self._must(lambda: queue.begin_segment(bench.conn, job_id, idx, self._token))
         bench.heartbeat.working_on(job_id, idx)
         deadlines, factor = bench.config.deadlines, bench.config.timeout_factor
-        expected_s = estimate_seconds(segment.text, self._request.speed)
+        converting = self._request.mode == "convert"
+        expected_s = (
+            (segment.end - segment.start) / 1000 / self._request.speed
+            if converting
+            else estimate_seconds(segment.text, self._request.speed)
+        )
         bench.attendant.begin(
             Limits(
                 first_chunk_s=factor * deadlines.first_audio_s,
@@ -158,7 +169,7 @@ class JobRun:
 
         try:
             take = speak_segment(
-                bench.engine,
+                Converting(bench.engine, self._dir) if converting else bench.engine,
                 segment,
                 self._voice,
                 self._options(idx),

@@ -226,6 +226,8 @@ def choose_lane(request: JobRequest, *, interactive_chars: int, text_chars: int)
     """Wyoming and short API texts are interactive, texts above the page limit are batch, the rest page."""
     if request.source == "wyoming":
         return Lane.interactive
+    if request.mode == "convert":  # its text is a label and says nothing of how long it takes
+        return Lane.page
     if len(request.text) > text_chars:
         return Lane.batch
     if request.source in ("openai", "api") and len(request.text) < interactive_chars:

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from pipeline.audio.files import SegmentWriter
 from pipeline.codes import CosydError
-from pipeline.engines.base import Engine, F32Mono, Options, Segment, VoiceFeatures
+from pipeline.engines.base import F32Mono, Options, Segment, StopFlag, VoiceFeatures
 from pipeline.jobs import SEED_MAX, has_words
 
 SILENCE_PEAK = 10 ** (-50 / 20)
@@ -109,11 +110,19 @@ def _closing(chunks: Iterator[F32Mono]) -> Iterator[Iterator[F32Mono]]:
             chunks.close()
 
 
+class Speaker(Protocol):
+    """The part of an engine that a take needs."""
+
+    def synthesize(
+        self, segment: Segment, voice: VoiceFeatures | str, options: Options, stop: StopFlag
+    ) -> Iterator[F32Mono]: ...
+
+
 OpenWriter = Callable[[Path, int], SegmentWriter]
 
 
 def speak_segment(
-    engine: Engine,
+    engine: Speaker,
     segment: Segment,
     voice: VoiceFeatures | str,
     options: Callable[[int], Options],

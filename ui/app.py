@@ -113,7 +113,7 @@ class Web:
             *house_routes(services),
             *openai_routes(services, self.desk),
             *native_routes(services, self.desk, self.renditions),
-            *voice_routes(services),
+            *voice_routes(services, self.desk),
             *door_routes(services),
             Route("/v1", _missing),
             Route("/api", _missing),

@@ -15,11 +15,14 @@ from typing import Any
 
 from pipeline import queue
 from pipeline.audio.follow import JobFollower, JobProgress
+from pipeline.clock import utc_text
 from pipeline.codes import CODES, CosydError
-from pipeline.jobs import FINAL_STATES, JobRequest, JobState, choose_lane, parse_request
+from pipeline.jobs import FINAL_STATES, JobRequest, JobState, choose_lane, new_job_id, parse_request
 from pipeline.model_files import require_model
 from pipeline.voices.catalogue import find_voice
 from pipeline.voices.choose import fit_mode
+from pipeline.voices.reference import F32
+from pipeline.voices.source import with_source
 from ui.services import Services
 from ui.views import params_of
 
@@ -61,30 +64,44 @@ class Desk:
         voice = find_voice(request.voice, voices, self._services.config.web.default_voice)
         return fit_mode(request, voice, lambda: require_model(self._services.paths.root))
 
-    async def accept(self, request: JobRequest, *, patience_s: float) -> Accepted:
-        """Put a checked request into the queue. Committed when this returns.
+    async def accept(
+        self, request: JobRequest, *, patience_s: float, source: tuple[F32, int] | None = None
+    ) -> Accepted:
+        """Put a checked request into the queue. Committed when this returns. `source` is the recording of a
+        conversion (mono samples, rate).
 
         Raises CosydError: `queue_full(retry_after)`, `storage_full`, `storage_busy`, `shutting_down`.
         """
         services = self._services
         config = services.config
+        if request.mode == "convert" and source is None:
+            raise CosydError("bad_audio", reason="empty")
         voice = find_voice(request.voice, services.voices, config.web.default_voice)
         lane = choose_lane(
             request, interactive_chars=config.limits.interactive_chars, text_chars=config.limits.text_chars
         )
 
         def insert(conn: sqlite3.Connection) -> Accepted:
-            job_id = queue.submit(
-                conn,
-                request,
-                engine=voice.engine,
-                lane=lane,
-                now=services.clock.wall(),
-                config=config,
-                patience_s=patience_s,
-            )
-            row = conn.execute("SELECT created_at FROM jobs WHERE id = ?", (job_id,)).fetchone()
-            return Accepted(job_id, row[0], voice.engine, voice.id)
+            now, job_id = services.clock.wall(), new_job_id()
+
+            def submit() -> str:
+                return queue.submit(
+                    conn,
+                    request,
+                    engine=voice.engine,
+                    lane=lane,
+                    now=now,
+                    config=config,
+                    patience_s=patience_s,
+                    job_id=job_id,
+                    estimate_s=None if source is None else len(source[0]) / source[1] / request.speed,
+                )
+
+            if source is None:
+                submit()
+            else:
+                with_source(services.paths.job_dir(utc_text(now), job_id), *source, submit)
+            return Accepted(job_id, utc_text(now), voice.engine, voice.id)
 
         accepted = await services.write(insert)
         services.tell("job_queued", engine=voice.engine)

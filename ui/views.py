@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline import queue
 from pipeline.clock import wall_seconds
-from pipeline.codes import CODES
+from pipeline.codes import CODES, CosydError
 from pipeline.jobs import JobState
 from pipeline.messages import Language, error_text, render
 from pipeline.voices.catalogue import Voice
@@ -25,8 +25,8 @@ FROM jobs j LEFT JOIN generations g ON g.job_id = j.id WHERE j.id = ?
 """
 
 _RECORDING = (
-    "id", "created_at", "finished_at", "status", "text", "language", "mode", "voice", "seed", "speed",
-    "engine", "source", "audio_seconds", "queue_seconds", "first_audio_seconds", "synthesis_seconds",
+    "id", "created_at", "finished_at", "status", "text", "language", "mode", "voice", "instruct", "seed",
+    "speed", "engine", "source", "audio_seconds", "queue_seconds", "first_audio_seconds", "synthesis_seconds",
     "segments", "stand_in", "error_code",
 )  # fmt: skip
 
@@ -103,8 +103,9 @@ def recording_view(row: Any, language: Language) -> dict[str, Any]:
     return found
 
 
-def voice_view(voice: Voice) -> dict[str, Any]:
-    """A voice as the APIs list it; `id` and `name` are what OpenAI clients read."""
+def voice_view(voice: Voice, modes: Sequence[str] = (), facts: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """A voice as the APIs list it; `id` and `name` are what OpenAI clients read. `modes`: what it can be
+    asked here; `facts` of a cloned one: `created_at`, `seconds`, `source`, `consent`."""
     return {
         "id": voice.id,
         "name": voice.name,
@@ -112,7 +113,17 @@ def voice_view(voice: Voice) -> dict[str, Any]:
         "languages": list(voice.languages),
         "builtin": voice.builtin,
         "transcript": voice.transcript,
+        "modes": list(modes),
+        **facts,
     }
+
+
+def cloning_view(trouble: CosydError | None, language: Language) -> dict[str, Any]:
+    """Whether voices can be added here; else one sentence with the command that mends it."""
+    if trouble is None:
+        return {"available": True, "code": None, "message": None}
+    message = error_text(trouble.code, language, trouble.params)
+    return {"available": False, "code": trouble.code, "message": message}
 
 
 def voice_notice(voice: Voice, language: Language) -> str | None:

@@ -42,10 +42,12 @@ def submit(
     job_id: str | None = None,
     free_bytes: int | None = None,
     priority: int = 0,
+    estimate_s: float | None = None,
 ) -> str:
     """Queue `request` for `engine` and return the job's id; committed when this returns.
 
-    Draws the seed when there is none. `free_bytes` of the state folder's disk is looked up when not given.
+    Draws the seed when there is none. `estimate_s` are seconds of speech where the text does not tell them (a
+    conversion). `free_bytes` of the state folder's disk is looked up when not given.
     Raises CosydError: `queue_full(wait_s, retry_after_s)`, `storage_full(free_bytes, needed_bytes)`,
     `storage_busy`.
     """
@@ -61,7 +63,8 @@ def submit(
     if request.seed is None:
         request = dataclasses.replace(request, seed=draw_seed())
     job_id = job_id or new_job_id()
-    estimate_s = estimate_seconds(request.text, request.speed)
+    if estimate_s is None:
+        estimate_s = estimate_seconds(request.text, request.speed)
     with write_transaction(conn):
         wait_s = _check_room(conn, request, engine, lane, config, patience_s)
         # A wait that we ourselves foresaw must not run into the deadline.

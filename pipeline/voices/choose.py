@@ -14,10 +14,10 @@ from pipeline.voices.catalogue import Voice
 def fit_mode(request: JobRequest, voice: Voice, require_model: Callable[[], None]) -> JobRequest:
     """The request with the mode it will be spoken in.
 
-    A cloned voice: instruct when a style is given, zero-shot with a transcript, cross-lingual without. A
-    ready-made voice has no styles, so one is dropped, as OpenAI does for tts-1. Raises CosydError:
-    `unsupported_mode` (also for words that no program here can read), `bad_value(instruct)`, and
-    `model_missing` from `require_model`.
+    A cloned voice: instruct when a style is given, zero-shot with a transcript, cross-lingual without;
+    convert only when asked for. A ready-made voice has no styles, so one is dropped, as OpenAI does for
+    tts-1. Raises CosydError: `unsupported_mode` (also for words that no program here can read),
+    `bad_value(instruct)`, and `model_missing` from `require_model`.
     """
     if voice.builtin:
         if request.mode != "builtin":
@@ -26,8 +26,8 @@ def fit_mode(request: JobRequest, voice: Voice, require_model: Callable[[], None
         return dataclasses.replace(request, instruct=None)
     require_model()
     styled = bool(request.instruct and has_words(request.instruct))
-    if request.mode == "convert":
-        raise CosydError("unsupported_mode", mode=request.mode)
+    if request.mode == "convert":  # a recording said again: `pipeline.conversion`
+        return dataclasses.replace(request, instruct=None)
     if request.mode == "instruct" and not styled:
         raise CosydError("bad_value", field="instruct", reason="not_text")
     mode: Mode = request.mode

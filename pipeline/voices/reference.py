@@ -60,8 +60,8 @@ def read_reference(path: Path, *, max_seconds: float, with_transcript: bool) -> 
     return mono, rate
 
 
-def decode(path: Path) -> tuple[F32, int]:
-    """(samples, channels) and rate of at most READ_SECONDS. Raises CosydError(bad_audio)."""
+def decode(path: Path, seconds: float = READ_SECONDS) -> tuple[F32, int]:
+    """(samples, channels) and rate of at most `seconds`. Raises CosydError(bad_audio)."""
     import soundfile
 
     if not path.is_file():
@@ -70,10 +70,10 @@ def decode(path: Path) -> tuple[F32, int]:
         with soundfile.SoundFile(path) as file:
             if file.samplerate > 0 and file.channels <= 8:
                 rate = file.samplerate
-                return file.read(int(READ_SECONDS * rate), dtype="float32", always_2d=True), rate
+                return file.read(int(seconds * rate), dtype="float32", always_2d=True), rate
     except (soundfile.LibsndfileError, OSError, ValueError):
         pass
-    return _ffmpeg(path), RATE
+    return _ffmpeg(path, seconds), RATE
 
 
 def _limits() -> None:
@@ -82,14 +82,14 @@ def _limits() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def _ffmpeg(path: Path) -> F32:
+def _ffmpeg(path: Path, seconds: float) -> F32:
     program = shutil.which("ffmpeg")
     if program is None:
         raise CosydError("bad_audio", reason="unreadable")
     command = [
         program, "-nostdin", "-hide_banner", "-loglevel", "error", "-protocol_whitelist", "file,pipe",
         "-format_whitelist", CONTAINERS, "-i", "file:/dev/stdin", "-map", "0:a:0", "-vn", "-sn", "-dn",
-        "-t", str(READ_SECONDS), "-threads", "1", "-ac", "1", "-ar", str(RATE), "-f", "f32le", "pipe:1",
+        "-t", str(seconds), "-threads", "1", "-ac", "1", "-ar", str(RATE), "-f", "f32le", "pipe:1",
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as empty, path.open("rb") as source:
         try:

@@ -130,7 +130,7 @@ def add_voice(
     try:
         with disk_errors():
             folder.mkdir(mode=0o700, parents=True)
-        digest = _write_clip(folder / "reference.flac", audio, rate)
+        digest = write_clip(folder / "reference.flac", audio, rate)
         with write_transaction(conn):
             conn.execute(
                 "INSERT INTO voices (id, name, owner, engine, created_at, transcript, language, seconds,"
@@ -147,8 +147,9 @@ def add_voice(
     return Voice(voice_id, new.name, ENGINE, languages, new.owner, False, new.transcript is not None)
 
 
-def _write_clip(path: Path, audio: npt.NDArray[np.float32], rate: int) -> str:
-    """Write beside, fsync, rename; the SHA-256 of the file."""
+def write_clip(path: Path, audio: npt.NDArray[np.float32], rate: int) -> str:
+    """FLAC of mono samples: written beside, fsync, rename; the SHA-256 of the file. Raises
+    CosydError(storage_full)."""
     import soundfile
 
     part = path.with_name(path.name + ".part")
@@ -180,6 +181,38 @@ def cloned_voices(conn: sqlite3.Connection) -> tuple[Voice, ...]:
         )
         for row in rows
     )
+
+
+def voice_facts(conn: sqlite3.Connection) -> dict[str, dict[str, Any]]:
+    """What else a list shows of each cloned voice: `created_at`, `seconds` and `source` of its clip, and
+    `consent` (a choice and when it was made)."""
+    rows = conn.execute(
+        "SELECT id, created_at, seconds, source, consent FROM voices WHERE deleted_at IS NULL"
+    ).fetchall()
+    found = {}
+    for row in rows:
+        consent = json.loads(row["consent"] or "{}")
+        found[row["id"]] = {
+            "created_at": row["created_at"],
+            "seconds": row["seconds"],
+            "source": row["source"],
+            "consent": {name: consent.get(name, "") for name in ("choice", "at", "person")},
+        }
+    return found
+
+
+def rename_voice(conn: sqlite3.Connection, voice_id: str, name: object) -> bool:
+    """Give a cloned voice another display name; its id stays. False when there is none. Raises
+    CosydError(bad_value)."""
+    shown = one_line(name, NAME_CHARS, "name")
+    if not has_words(shown):
+        raise CosydError("bad_value", field="name", reason="not_text")
+    with write_transaction(conn):
+        return bool(
+            conn.execute(
+                "UPDATE voices SET name = ? WHERE id = ? AND deleted_at IS NULL", (shown, voice_id)
+            ).rowcount
+        )
 
 
 def all_voices(conn: sqlite3.Connection, extra_engines: Mapping[str, str]) -> tuple[Voice, ...]:

@@ -166,7 +166,6 @@ def test_the_mode_follows_from_voice_and_style(voice: Voice, mode: Any, instruct
 def test_what_cannot_be_is_refused() -> None:
     for voice, mode, code in (
         (HEART, "zero_shot", "unsupported_mode"),
-        (CLONED, "convert", "unsupported_mode"),
         (CLONED, "instruct", "bad_value"),
     ):
         with pytest.raises(CosydError) as refused:

@@ -1,13 +1,15 @@
-"""Voices over HTTP: list, add from an upload, hear the clip, delete."""
+"""Voices over HTTP: list, add from an upload, hear the clip, rename, delete; styles; voice conversion."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
@@ -17,18 +19,35 @@ from starlette.types import Message, Receive
 
 from pipeline.audio.files import disk_errors
 from pipeline.codes import CosydError
+from pipeline.messages import Language, render
 from pipeline.model_files import require_model
+from pipeline.voices.abilities import voice_modes
+from pipeline.voices.quality import clip_advice
 from pipeline.voices.reference import F32, read_reference
-from pipeline.voices.registry import NewVoice, add_voice, clip_path, parse_new_voice, remove_voice
-from ui.api.http import visitor_language
+from pipeline.voices.registry import (
+    NewVoice,
+    add_voice,
+    clip_path,
+    parse_new_voice,
+    remove_voice,
+    rename_voice,
+    voice_facts,
+)
+from pipeline.voices.source import read_source
+from pipeline.voices.styles import DIALECTS, STYLES
+from ui.api.http import json_object, visitor_language
 from ui.api.native import guarded
+from ui.client import client_id
+from ui.jobs import Desk
 from ui.services import Services
-from ui.views import voice_notice, voice_view
+from ui.views import cloning_view, voice_notice, voice_view
 
 FORM_BYTES = 64 * 1024
 """What the fields beside the audio may take."""
 
 FIELDS = ("name", "consent", "person", "transcript", "language")
+CONVERT_FIELDS = ("voice", "text", "speed", "seed", "source", "client")
+T = TypeVar("T")
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
@@ -46,33 +65,66 @@ def _bounded(receive: Receive, limit: int) -> Receive:
     return receive_some
 
 
-def voice_routes(services: Services) -> list[Route]:
-    """The routes below /api/voices."""
+@contextlib.asynccontextmanager
+async def _form(request: Request, limit: int) -> AsyncIterator[FormData]:
+    """The form of a request with one file of at most `limit` bytes. Raises CosydError:
+    `bad_audio(too_large)`, `bad_value(not_form)`."""
+    declared = request.headers.get("content-length", "")
+    if declared.isascii() and declared.isdigit() and int(declared) > limit + FORM_BYTES:
+        raise CosydError("bad_audio", reason="too_large", limit=limit)
+    bounded = Request(request.scope, _bounded(request.receive, limit + FORM_BYTES))
+    try:
+        async with bounded.form(max_files=1, max_fields=16, max_part_size=FORM_BYTES) as form:
+            yield form
+    except (MultiPartException, HTTPException, ClientDisconnect):
+        raise CosydError("bad_value", field="body", reason="not_form") from None
+
+
+def voice_routes(services: Services, desk: Desk) -> list[Route]:
+    """The routes below /api/voices, /api/styles and /api/convert."""
 
     async def listing(request: Request) -> Response:
-        default = services.config.web.default_voice
-        return JSONResponse({"voices": [voice_view(v) for v in services.voices], "default": default})
+        trouble = model_trouble(services)
+        try:
+            facts = await services.read(voice_facts)
+        except CosydError:
+            facts = {}
+        found = [
+            voice_view(
+                v,
+                voice_modes(v, services.state, cloning=trouble is None),
+                {} if v.builtin else facts.get(v.id, {}),
+            )
+            for v in services.voices
+        ]
+        return JSONResponse(
+            {
+                "voices": found,
+                "default": services.config.web.default_voice,
+                "cloning": cloning_view(trouble, visitor_language(request)),
+            },
+            headers={"Cache-Control": "no-cache"},
+        )
 
     async def create(request: Request) -> Response:
         require_model(services.paths.root)
-        limit = services.config.limits.upload_bytes
-        declared = request.headers.get("content-length", "")
-        if declared.isascii() and declared.isdigit() and int(declared) > limit + FORM_BYTES:
-            raise CosydError("bad_audio", reason="too_large", limit=limit)
-        bounded = Request(request.scope, _bounded(request.receive, limit + FORM_BYTES))
-        try:
-            async with bounded.form(max_files=1, max_fields=16, max_part_size=FORM_BYTES) as form:
-                upload = form.get("audio")
-                fields: dict[str, Any] = {name: form.get(name) for name in FIELDS}
-                new = parse_new_voice(fields, services.clock.wall())
-                if not isinstance(upload, UploadFile):
-                    raise CosydError("bad_audio", reason="empty")
-                audio, rate = await services.in_audio_thread(lambda: _decode(services, new, upload))
-        except (MultiPartException, HTTPException, ClientDisconnect):
-            raise CosydError("bad_value", field="body", reason="not_form") from None
+        async with _form(request, services.config.limits.upload_bytes) as form:
+            fields: dict[str, Any] = {name: form.get(name) for name in FIELDS}
+            source = "recording" if form.get("source") == "recording" else "upload"
+            new = parse_new_voice(fields, services.clock.wall(), source=source)
+            audio, rate = await _decoded(services, form, lambda path: _reference(services, new, path))
         now = services.clock.wall()
         voice = await services.write(add_voice, services.paths, new, audio, rate, now)
-        view = voice_view(voice) | {"notice": voice_notice(voice, visitor_language(request))}
+        language = visitor_language(request)
+        modes = voice_modes(voice, services.state, cloning=True)
+        advice = await services.in_audio_thread(lambda: clip_advice(audio, rate, new.transcript))
+        view = voice_view(voice, modes) | {
+            "notice": voice_notice(voice, language),
+            "verdict": {
+                "good": not advice,
+                "advice": [{"code": c, "message": render(f"voice.advice_{c}", language)} for c in advice],
+            },
+        }
         return JSONResponse(view, status_code=201, headers={"Location": f"/api/voices/{voice.id}/preview"})
 
     async def preview(request: Request) -> Response:
@@ -82,18 +134,90 @@ def voice_routes(services: Services) -> list[Route]:
             raise CosydError("not_found")
         return FileResponse(path, media_type="audio/flac", headers={"Cache-Control": "private, no-cache"})
 
+    async def rename(request: Request) -> Response:
+        voice = _cloned(services, request)
+        fields = await json_object(request, max_bytes=FORM_BYTES)
+        if unknown := sorted(set(fields) - {"name"}):
+            raise CosydError("bad_value", field=unknown[0][:80], reason="unknown_key", allowed="name")
+        if not await services.write(rename_voice, voice, fields.get("name")):
+            raise CosydError("not_found")
+        found = next(v for v in services.voices if v.id == voice)
+        return JSONResponse(voice_view(found, voice_modes(found, services.state, cloning=True)))
+
     async def erase(request: Request) -> Response:
         voice = _cloned(services, request)
         if not await services.write(remove_voice, services.paths, voice, services.clock.wall()):
             raise CosydError("not_found")
         return JSONResponse({"deleted": True})
 
+    async def styles(request: Request) -> Response:
+        return JSONResponse(styles_view(visitor_language(request)))
+
+    async def convert(request: Request) -> Response:
+        async with _form(request, services.config.limits.upload_bytes) as form:
+            fields = conversion_fields({name: form.get(name) for name in CONVERT_FIELDS}, _file_name(form))
+            fields["client"] = fields["client"] or client_id(request)
+            checked = desk.check(fields, max_chars=services.config.limits.text_chars)
+            source = await _decoded(services, form, read_source)
+        accepted = await desk.accept(checked, patience_s=services.config.patience.page_s, source=source)
+        seconds = len(source[0]) / source[1] / checked.speed
+        return JSONResponse(
+            {"id": accepted.id, "voice": accepted.voice, "engine": accepted.engine, "seconds": seconds},
+            status_code=202,
+            headers={"Location": f"/api/jobs/{accepted.id}"},
+        )
+
     return [
         Route("/api/voices", guarded(listing), methods=["GET"]),
         Route("/api/voices", guarded(create), methods=["POST"]),
+        Route("/api/voices/{id}", guarded(rename), methods=["PATCH"]),
         Route("/api/voices/{id}", guarded(erase), methods=["DELETE"]),
         Route("/api/voices/{id}/preview", guarded(preview), methods=["GET"]),
+        Route("/api/styles", guarded(styles), methods=["GET"]),
+        Route("/api/convert", guarded(convert), methods=["POST"]),
     ]
+
+
+def model_trouble(services: Services) -> CosydError | None:
+    """Why no voice can be cloned here; None when it can."""
+    try:
+        require_model(services.paths.root)
+    except CosydError as error:
+        return error
+    return None
+
+
+def styles_view(language: Language) -> dict[str, Any]:
+    """Ready-made styles and dialects: id, name for people, and the instruction that is sent."""
+
+    def named(kind: str, found: Mapping[str, str]) -> list[dict[str, str]]:
+        return [
+            {"id": k, "name": render(f"page.{kind}.{k}", language), "instruct": v} for k, v in found.items()
+        ]
+
+    return {"styles": named("style", STYLES), "dialects": named("dialect", DIALECTS)}
+
+
+def conversion_fields(form: Mapping[str, Any], file_name: str) -> dict[str, Any]:
+    """The fields of a conversion's job from a form's texts. Raises CosydError(bad_value)."""
+    fields: dict[str, Any] = {"mode": "convert", "voice": form["voice"] or "", "client": form["client"] or ""}
+    fields["text"] = form["text"] or file_name or "audio"
+    fields["source"] = "page" if form["source"] == "page" else "api"
+    for name, kind in (("speed", float), ("seed", int)):
+        if not form[name]:
+            continue
+        try:
+            fields[name] = kind(str(form[name]))
+        except ValueError:
+            raise CosydError(
+                "bad_value", field=name, reason="not_a_number", value=str(form[name])[:80]
+            ) from None
+    return fields
+
+
+def _file_name(form: FormData) -> str:
+    upload = form.get("audio")
+    return (upload.filename or "")[:200] if isinstance(upload, UploadFile) else ""
 
 
 def _cloned(services: Services, request: Request) -> str:
@@ -104,14 +228,26 @@ def _cloned(services: Services, request: Request) -> str:
     return wanted
 
 
-def _decode(services: Services, new: NewVoice, upload: UploadFile) -> tuple[F32, int]:
-    """The clip, decoded in a private folder that is gone afterwards; in a thread."""
-    with tempfile.TemporaryDirectory(prefix="upload-", dir=services.paths.tmp) as folder:
-        path = Path(folder) / "audio"
-        with disk_errors(), path.open("wb") as out:
-            shutil.copyfileobj(upload.file, out)
-        return read_reference(
-            path,
-            max_seconds=services.config.reference_audio_max_s,
-            with_transcript=new.transcript is not None,
-        )
+async def _decoded(services: Services, form: FormData, read: Callable[[Path], T]) -> T:
+    """`read(path)` of the uploaded file, in a thread, in a private folder that is gone afterwards. Raises
+    CosydError(bad_audio | storage_full)."""
+    upload = form.get("audio")
+    if not isinstance(upload, UploadFile):
+        raise CosydError("bad_audio", reason="empty")
+
+    def work() -> T:
+        with tempfile.TemporaryDirectory(prefix="upload-", dir=services.paths.tmp) as folder:
+            path = Path(folder) / "audio"
+            with disk_errors(), path.open("wb") as out:
+                shutil.copyfileobj(upload.file, out)
+            return read(path)
+
+    return await services.in_audio_thread(work)
+
+
+def _reference(services: Services, new: NewVoice, path: Path) -> tuple[F32, int]:
+    return read_reference(
+        path,
+        max_seconds=services.config.reference_audio_max_s,
+        with_transcript=new.transcript is not None,
+    )

@@ -28,7 +28,7 @@ from pipeline.engines.base import (
     StopFlag,
     VoiceFeatures,
 )
-from pipeline.engines.cosyvoice3.enrol import encode_voice
+from pipeline.engines.cosyvoice3.enrol import encode_voice, source_tokens
 from pipeline.engines.cosyvoice3.errors import ENGINE, problem
 from pipeline.engines.cosyvoice3.heap import keep_heap, return_heap
 from pipeline.engines.cosyvoice3.plan import (
@@ -94,7 +94,7 @@ class CosyVoice3Engine:
     def capabilities(self) -> Capabilities:
         model = self._model
         return Capabilities(
-            modes=frozenset(("zero_shot", "cross_lingual", "instruct")),
+            modes=frozenset(("zero_shot", "cross_lingual", "instruct", "convert")),
             languages=LANGUAGES,
             longest_segment_s=self._limit_s,
             instruct=True,
@@ -272,6 +272,27 @@ class CosyVoice3Engine:
 
         for index, chunk in leaner_each_time(run, self._effort, self._go_on_leaner):
             yield segments[index].idx, chunk
+        return_heap()
+
+    def convert(
+        self, audio: F32Mono, rate: int, voice: VoiceFeatures | str, options: Options, stop: StopFlag
+    ) -> Iterator[F32Mono]:
+        """At most 30 s of a recording, said in `voice`: its speech tokens go to the flow, past the language
+        model. Raises CosydError(bad_audio), EngineUnavailable, OutOfMemory."""
+        from pipeline.engines.cosyvoice3.synthesis import speak_tokens
+
+        model = self._ready()
+        ready, _ = self._voice(voice)
+        codes = model.flow.config.codes
+        with memory_errors():
+            tokens = source_tokens(self._folder or model_folder(), audio, rate, codes=codes)
+
+        def run(effort: Effort) -> Iterator[tuple[int, F32Mono]]:
+            for piece in speak_tokens(model, ready, tokens, stop, options.speed, effort):
+                yield 0, piece
+
+        for _, chunk in leaner_each_time(run, self._effort, self._go_on_leaner):
+            yield chunk
         return_heap()
 
     def _go_on_leaner(self, effort: Effort, resource: str) -> None:

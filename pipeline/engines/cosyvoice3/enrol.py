@@ -141,3 +141,15 @@ def encode_voice(
     if n == 0 or tokens.min() < 0 or (codes is not None and tokens.max() >= codes):
         raise problem("bad_onnx", TOKENIZER, "speech tokens out of range")
     return VoiceArrays(tokens, mel, speaker_vector(folder, audio_16k, threads))
+
+
+def source_tokens(
+    folder: Path, audio: npt.NDArray[Any], rate: int, *, codes: int | None = None, threads: int = 1
+) -> tuple[int, ...]:
+    """Speech tokens of what is said in a recording of at most 30 s, for voice conversion. Raises
+    CosydError(bad_audio), EngineUnavailable(no_file | bad_onnx)."""
+    audio = check_audio(audio, rate)
+    tokens = speech_tokens(folder, resample(audio, rate, RATE_16K), threads)
+    if not len(tokens) or tokens.min() < 0 or (codes is not None and tokens.max() >= codes):
+        raise problem("bad_onnx", TOKENIZER, "speech tokens out of range")
+    return tuple(int(token) for token in tokens)
