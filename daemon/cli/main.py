@@ -12,6 +12,7 @@ from daemon.cli.frame import Group
 COMMANDS = {
     "run": "daemon.cli.run:run",
     "say": "daemon.cli.say:say",
+    "convert": "daemon.cli.convert:convert",
     "status": "daemon.cli.status:status",
     "why": "daemon.cli.why:why",
     "history": "daemon.cli.history:history",

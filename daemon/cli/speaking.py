@@ -25,8 +25,17 @@ from daemon.cli.voices import all_voices
 from pipeline import queue
 from pipeline.audio.encode import StreamEncoder, check_format, encode_file, open_encoder
 from pipeline.audio.follow import SLOW_POLL_S, JobFollower, JobProgress
+from pipeline.clock import utc_text
 from pipeline.codes import CODES, CosydError
-from pipeline.jobs import FINAL_STATES, SAMPLE_RATE, JobRequest, JobState, choose_lane, parse_request
+from pipeline.jobs import (
+    FINAL_STATES,
+    SAMPLE_RATE,
+    JobRequest,
+    JobState,
+    choose_lane,
+    new_job_id,
+    parse_request,
+)
 from pipeline.model_files import require_model
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
@@ -34,6 +43,8 @@ from pipeline.store.db import check_schema, connect
 from pipeline.store.ensure import ensure_schema
 from pipeline.voices.catalogue import Voice, find_voice
 from pipeline.voices.choose import fit_mode
+from pipeline.voices.reference import F32
+from pipeline.voices.source import with_source
 
 PROGRESS_EVERY_S = 0.2
 
@@ -151,22 +162,33 @@ def workshop(paths: StatePaths) -> Iterator[Config]:
         yield config
 
 
-def speak(paths: StatePaths, fields: Mapping[str, Any], sinks: Sinks, *, progress: bool) -> Spoken:
-    """Queue the text, pass its sound on as it comes, wait for the end. Ctrl-C cancels the job.
+def check_fields(paths: StatePaths, fields: Mapping[str, Any]) -> None:
+    """Raises the CosydError that `speak` would refuse these fields with."""
+    config = current_config(paths)
+    check_request(fields, all_voices(paths, config), config, paths)
+
+
+def speak(
+    paths: StatePaths,
+    fields: Mapping[str, Any],
+    sinks: Sinks,
+    *,
+    progress: bool,
+    source: tuple[F32, int] | None = None,
+) -> Spoken:
+    """Queue the text (or `source`, the recording of a conversion: mono samples, rate), pass its sound on as
+    it comes, wait for the end. Ctrl-C cancels the job.
 
     Raises the CosydError that refused or ended it, KeyboardInterrupt, BrokenPipeError.
     """
     check_format(str(fields["format"]))
-    config = current_config(paths)
-    check_request(
-        fields, all_voices(paths, config), config, paths
-    )  # what is wrong is told before anything starts
+    check_fields(paths, fields)  # what is wrong is told before anything starts
     with workshop(paths) as config:
         request, voice = check_request(fields, all_voices(paths, config), config, paths)
         conn = connect(paths.database, "accept")
         try:
             check_schema(conn)
-            return _speak(conn, paths, config, request, voice, sinks, progress)
+            return _speak(conn, paths, config, request, voice, sinks, progress, source)
         finally:
             conn.close()
 
@@ -179,20 +201,30 @@ def _speak(
     voice: Voice,
     sinks: Sinks,
     progress: bool,
+    source: tuple[F32, int] | None,
 ) -> Spoken:
     lane = choose_lane(
         request, interactive_chars=config.limits.interactive_chars, text_chars=config.limits.text_chars
     )
-    now = time.time()
-    job_id = queue.submit(
-        conn,
-        request,
-        engine=voice.engine,
-        lane=lane,
-        now=now,
-        config=config,
-        patience_s=config.patience.batch_s,
-    )
+    now, job_id = time.time(), new_job_id()
+
+    def submit() -> str:
+        return queue.submit(
+            conn,
+            request,
+            engine=voice.engine,
+            lane=lane,
+            now=now,
+            config=config,
+            patience_s=config.patience.batch_s,
+            job_id=job_id,
+            estimate_s=None if source is None else len(source[0]) / source[1] / request.speed,
+        )
+
+    if source is None:
+        submit()
+    else:
+        with_source(paths.job_dir(utc_text(now), job_id), *source, submit)
     try:
         _tell(paths, "job_queued", engine=voice.engine)
         job = queue.get_job(conn, job_id)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
-from daemon.cli.frame import Group, Option, json_option, note, print_json, state_option, text
+from daemon.cli.frame import Group, Option, json_option, language, note, print_json, state_option, text
 from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
 from pipeline.codes import CosydError
+from pipeline.messages import render
 from pipeline.model_files import require_model
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
@@ -115,3 +116,37 @@ def remove(voice_id: str, paths: StatePaths) -> None:
             find_voice(voice_id, known, "")
             raise CosydError("bad_value", field="ID", reason="ready_made")
     click.echo(text("voice_removed", id=voice_id), err=True)
+
+
+@voices.command(
+    "rename", help_key="help_voices_rename", example='cosyd voices rename v-1a2b3c4d5e6f "Grandma"'
+)
+@click.argument("voice_id", metavar="ID")
+@click.argument("name", metavar="NAME")
+@state_option
+def rename(voice_id: str, name: str, paths: StatePaths) -> None:
+    """Give a voice another display name; its id stays."""
+    from pipeline.voices.registry import rename_voice
+
+    with open_database(paths) as conn:
+        if not rename_voice(conn, voice_id, name):
+            find_voice(voice_id, all_voices(paths, current_config(paths)), "")
+            raise CosydError("bad_value", field="ID", reason="ready_made")
+    note("voice_renamed", id=voice_id)
+
+
+@voices.command("styles", help_key="help_voices_styles", example="cosyd voices styles")
+@json_option
+def styles(as_json: bool) -> None:
+    """List ready-made styles and dialects."""
+    from pipeline.voices.styles import DIALECTS, STYLES
+
+    if as_json:
+        print_json({"styles": dict(STYLES), "dialects": dict(DIALECTS)})
+        return
+    from daemon.cli.tables import print_table
+
+    for column, kind, names in (("col_style", "style", STYLES), ("col_dialect", "dialect", DIALECTS)):
+        print_table(
+            [column, "col_name"], [(name, render(f"page.{kind}.{name}", language())) for name in names]
+        )

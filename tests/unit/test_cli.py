@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from daemon.cli import player, run, status, why
 from daemon.cli.main import main
-from daemon.cli.say import choose_format
+from daemon.cli.outlet import choose_format
 from daemon.configuration import parse_options
 from pipeline.access import check_api_key, redeem_login_token
 from pipeline.codes import CosydError
@@ -95,7 +95,7 @@ def test_commands_for_programs_take_json(name: str) -> None:
 def test_state_is_taken_by_every_command_that_has_an_instance() -> None:
     leaves = {path: c for path, c in ALL.items() if not isinstance(c, click.Group)}
     without = {path for path, c in leaves.items() if "paths" not in {p.name for p in c.params}}
-    assert without == {("admin", "profile", "detect"), ("admin", "profile", "check")}
+    assert without == {("admin", "profile", "detect"), ("admin", "profile", "check"), ("voices", "styles")}
 
 
 @pytest.mark.parametrize(
