@@ -28,8 +28,15 @@ NEEDED = (
     f"{TOKENIZER_FOLDER}/config.json",
     f"{TOKENIZER_FOLDER}/vocab.json",
     f"{TOKENIZER_FOLDER}/merges.txt",
+    f"{TOKENIZER_FOLDER}/tokenizer_config.json",
 )
 """What speaking and adding a voice need, and nothing else of the 9 GB that are offered."""
+
+OPTIONAL = ("spk2info.pt",)
+"""Taken along where it is there: voices that somebody kept with upstream's own tools."""
+
+RECORD = "cosyd-files.json"
+"""Beside the files: sizes and checksums as they were fetched."""
 
 
 def model_folder(environ: Mapping[str, str] = os.environ, state: Path | None = None) -> Path:
