@@ -209,7 +209,7 @@ text() { # KEY ARGS...: the text in the person's language
     shift
     if chinese; then format=${ZH[$key]}; else format=${EN[$key]}; fi
     # shellcheck disable=SC2059  # the table is the format
-    printf "$format\n" "$@"
+    printf -- "$format\n" "$@" # --: some texts begin with an option's name
 }
 
 say() { text "$@"; }

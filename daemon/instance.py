@@ -35,7 +35,7 @@ def take_lock(path: Path) -> int:
         holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "?"
         os.close(fd)
         raise InstanceHeld(
-            "config_error", problems=[f"{path.parent}: another cosyd runs here already (pid {holder})"]
+            "config_error", reason="running", state=str(path.parent), pid=holder
         ) from None
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)

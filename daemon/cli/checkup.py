@@ -62,8 +62,14 @@ def check_swap(
 ) -> Check:
     params = {"used": used_bytes, "total": total_bytes}
     if ram_bytes < below_ram_bytes and total_bytes < wanted_bytes:
-        return Check("swap", "warn", "used_of", {**params, "wanted": wanted_bytes}, "cure_swap")
-    return Check("swap", "ok", "used_of", params)
+        return Check(
+            "swap",
+            "warn",
+            "used_of" if total_bytes else "swap_none",
+            {**params, "wanted": wanted_bytes},
+            "cure_swap",
+        )
+    return Check("swap", "ok", "used_of" if total_bytes else "swap_none", params)
 
 
 def check_port(port: int, *, free: bool, ours: bool, holder: str) -> Check:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from daemon.cli.complaints import complaint, no_command
 from pipeline.codes import EX_SOFTWARE, CosydError
 from pipeline.messages import Language, catalogue, error_text, render, terminal_language
 from pipeline.paths import StatePaths, default_state_root
@@ -84,6 +85,31 @@ class Command(click.Command):
     def get_short_help_str(self, limit: int = 45) -> str:
         return text(self.help_key) if self.help_key else super().get_short_help_str(limit)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Words too many are refused in the person's language."""
+        allowed, ctx.allow_extra_args = ctx.allow_extra_args, True
+        rest = super().parse_args(ctx, args)
+        ctx.allow_extra_args = allowed
+        if rest and not allowed and not ctx.resilient_parsing:
+            raise click.UsageError(text("extra_words", words=" ".join(rest)), ctx)
+        return rest
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        pieces = [_METAVARS.get(piece, piece) for piece in self.collect_usage_pieces(ctx)]
+        words = (text(piece) if piece in _METAVARS.values() else piece for piece in pieces)
+        formatter.write_usage(ctx.command_path, " ".join(words), prefix=text("usage") + " ")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for param in self.get_params(ctx):
+            record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
+            if record is not None:
+                own = next((key for name, key in _OWN.items() if name in param.opts), "")
+                rows.append((record[0], text(own) if own else record[1]))
+        if rows:
+            with formatter.section(text("options")):
+                formatter.write_dl(rows)
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
         with formatter.indentation():
@@ -95,10 +121,36 @@ class Command(click.Command):
                 formatter.write_text(self.example)
 
 
+_OWN = {"--help": "opt_help", "--version": "opt_version"}
+"""Options that click adds with its own words."""
+
+_METAVARS = {
+    "[OPTIONS]": "meta_options",
+    "COMMAND [ARGS]...": "meta_command",
+    "[COMMAND] [ARGS]...": "meta_command",
+}
+"""click's words in the usage line, and our texts for them."""
+
+
 class Group(Command, click.Group):
     """A group whose errors leave as people's words, never as a traceback."""
 
     command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str()) for name, command in found if command is not None]
+        with formatter.section(text("commands")):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(no_command(args[0], known, language()), ctx)
+        return super().resolve_command(ctx, args)
 
     def main(
         self,
@@ -121,7 +173,10 @@ class Group(Command, click.Group):
         except click.exceptions.Exit as error:
             code = error.exit_code
         except click.ClickException as error:
-            click.echo(error.format_message(), err=True)
+            if isinstance(error, click.exceptions.NoArgsIsHelpError):
+                click.echo(error.format_message(), err=True)
+                sys.exit(error.exit_code)
+            click.echo(complaint(error, language()), err=True)
             context = getattr(error, "ctx", None)
             note("see_help", command=context.command_path if context is not None else "cosyd")
             code = error.exit_code

@@ -47,15 +47,17 @@ def history(query: str, limit: int, paths: StatePaths, as_json: bool) -> None:
 
         lang = language()
         print_table(
-            ["col_id", "col_made", "col_state", "col_voice", "col_length", "col_text"],
+            ["col_made", "col_voice", "col_length", "col_text", "col_id"],
             [
                 (
-                    g.id,
                     day(g.created_at),
-                    word("state.job", g.status, lang),
                     g.voice,
-                    "" if g.audio_seconds is None else time_text(g.audio_seconds, lang),
+                    # a length is only there when it went well; else the reason why there is none
+                    time_text(g.audio_seconds or 0.0, lang)
+                    if g.status == "done"
+                    else word("state.job", g.status, lang),
                     shorten(g.text),
+                    g.id,
                 )
                 for g in found
             ],

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import click
 
@@ -14,7 +15,13 @@ from daemon.cli.control import status
 from daemon.cli.frame import Group, json_option, note, print_json, state_option, text
 from daemon.cli.layers import current_config
 from daemon.sockets import lan_address
-from pipeline.access import create_api_key, create_login_token, list_api_keys, revoke_api_key
+from pipeline.access import (
+    create_api_key,
+    create_login_token,
+    is_loopback,
+    list_api_keys,
+    revoke_api_key,
+)
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.store.db import check_schema, connect
@@ -58,12 +65,15 @@ def login_link(paths: StatePaths, as_json: bool) -> None:
     """Print a link that lets one device in."""
     with open_database(paths) as conn:
         token = create_login_token(conn, time.time())
-    link = f"{web_url(paths)}/login?token={token}"
+    url = web_url(paths)
+    link = f"{url}/login?token={token}"
     if as_json:
         print_json({"url": link, "valid_s": 900})
         return
     click.echo(link)
     note("link_valid")
+    if is_loopback(urlsplit(url).hostname or ""):
+        note("link_not_needed", url=url)
 
 
 @click.group(cls=Group, help_key="help_key", example='cosyd key add "Open WebUI"')
@@ -120,5 +130,5 @@ def revoke(key_id: str, paths: StatePaths) -> None:
     """Close a key for good."""
     with open_database(paths) as conn:
         if not revoke_api_key(conn, key_id, time.time()):
-            raise CosydError("not_found", what="key", reason="key")
+            raise CosydError("not_found", reason="key", id=key_id)
     note("key_closed", id=key_id)

@@ -89,6 +89,8 @@ class Outlet:
             spoken = speak(paths, fields, sinks, progress=sys.stderr.isatty(), source=source)
             if self.output is not None:
                 spoken.write_file(self.format, self.output)
+        if fields.get("instruct") and spoken.result.engine == "builtin":
+            note("style_left_out", voice=spoken.result.voice)
         if self.as_json:
             file = str(self.output) if self.output else None
             print_json({**dataclasses.asdict(spoken.result), "output": file})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 
 from pipeline.jobs import SAMPLE_RATE
@@ -27,7 +28,8 @@ class PlayerSink:
     """Takes samples as they come; `finish` waits until they were heard."""
 
     def __init__(self, command: tuple[str, ...]) -> None:
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`; a pipe could fill up
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self._said, bufsize=0)
 
     def write(self, pcm: bytes) -> None:
         """Raises BrokenPipeError when the player ended."""
@@ -37,10 +39,12 @@ class PlayerSink:
             left = left[self._child.stdin.write(left) :]
 
     def finish(self) -> bool:
-        """False when the player failed."""
+        """False when the player failed. ffplay ends with 0 without a loudspeaker; only its words tell."""
         assert self._child.stdin is not None
         self._child.stdin.close()
-        return self._child.wait() == 0
+        status = self._child.wait()
+        self._said.seek(0)
+        return status == 0 and b"audio open failed" not in self._said.read()
 
     def close(self) -> None:
         """End it at once."""
@@ -49,3 +53,4 @@ class PlayerSink:
             self._child.wait()
         if self._child.stdin is not None:
             self._child.stdin.close()
+        self._said.close()

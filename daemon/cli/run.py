@@ -8,9 +8,11 @@ from pathlib import Path
 
 import click
 
+from daemon.cli.control import status
 from daemon.cli.frame import Command, Option, state_option, text, usage
 from daemon.cli.layers import resolve_all
 from daemon.configuration import parse_options
+from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.profile import PROFILES
 
@@ -69,6 +71,8 @@ def run(
     )
     # Looked at here too, so that all that is wrong is told in the person's language before anything starts.
     resolve_all(paths, config, parse_options(command[3:]).flags)
+    if (found := status(paths)) is not None:
+        raise CosydError("config_error", reason="running", state=str(paths.root), pid=found.get("pid", "?"))
     sys.stdout.flush()
     try:
         os.execv(command[0], command)

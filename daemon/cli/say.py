@@ -26,7 +26,7 @@ def read_text(argument: str) -> str:
 
 
 @click.command(cls=Command, help_key="help_say", example='cosyd say "Good evening." -o evening.mp3')
-@click.argument("words", metavar="TEXT")
+@click.argument("words", metavar="TEXT", nargs=-1, required=True)
 @outlet_options
 @click.option("--voice", cls=Option, metavar="ID", default="", help="opt_voice")
 @click.option("--style", cls=Option, metavar="NAME|TEXT", default="", help="opt_style")
@@ -38,7 +38,7 @@ def read_text(argument: str) -> str:
 @state_option
 @json_option
 def say(
-    words: str,
+    words: tuple[str, ...],
     output: Path | None,
     play: bool,
     voice: str,
@@ -54,7 +54,7 @@ def say(
 ) -> None:
     """Speak a text: to a file, to the loudspeaker, or as wav into a pipe."""
     outlet = Outlet.choose(output, play, format_, as_json)
-    fields: dict[str, object] = {"text": read_text(words), "voice": voice}
+    fields: dict[str, object] = {"text": read_text(" ".join(words)), "voice": voice}
     how = instruction(dialect, style, instruct)
     chosen = (("instruct", how), ("speed", speed), ("seed", seed), ("language", tag))
     fields |= {k: v for k, v in chosen if v is not None}

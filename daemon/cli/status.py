@@ -52,7 +52,7 @@ def rows(state: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         if engine.get("rss_bytes"):
             numbers.append(size_text(engine["rss_bytes"]))
         if engine.get("vram_bytes"):
-            numbers.append(f"{size_text(engine['vram_bytes'])} VRAM")
+            numbers.append(f"{size_text(engine['vram_bytes'])} {word('state.resource', 'vram', lang)}")
         if engine.get("queued") or engine.get("running"):
             numbers.append(
                 text("queue", queued=engine.get("queued") or 0, running=engine.get("running") or 0)
@@ -67,7 +67,8 @@ def rows(state: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             )
         )
     if web := state.get("web"):
-        size = size_text(web["rss_bytes"]) if web.get("rss_bytes") else ""
+        found = (size_text(web["rss_bytes"]) if web.get("rss_bytes") else "", str(web.get("url") or ""))
+        size = text("separator").join(part for part in found if part)
         shown.append(
             (word("state.child", "web", lang), word("state.engine", str(web.get("state")), lang), size)
         )

@@ -18,7 +18,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """Columns are keys of [cli]. Cells are shown as they are: no markup is read from people's texts."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(text(column), overflow="fold")
+        # only free text may be broken into lines; an id or a date in two parts cannot be read
+        table.add_column(
+            text(column), overflow="fold", no_wrap=column in ("col_id", "col_made", "col_length")
+        )
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     Console(highlight=False, emoji=False).print(table)

@@ -13,7 +13,7 @@ import click
 
 from daemon.cli.frame import Command, json_option, language, note, print_json, state_option, text
 from pipeline.clock import wall_seconds
-from pipeline.messages import Language, event_text, size_text
+from pipeline.messages import Language, event_text, size_text, word
 from pipeline.paths import StatePaths
 from pipeline.store.db import check_schema, connect
 
@@ -87,8 +87,8 @@ def paragraph(story: Iterable[Told], now: float, lang: Language) -> list[str]:
     when = text("why_when", when=clock_time(act.at), ago=max(0.0, now - wall_seconds(act.at)))
     lines = [f"{when}{'' if lang == 'zh' else ' '}{event_text(act.kind, lang, act.params)}"]
     free = [
-        f"{name} {size_text(value)}"
-        for name, value in (("RAM", act.ram_available_bytes), ("VRAM", act.vram_free_bytes))
+        f"{word('state.resource', name, lang)} {size_text(value)}"
+        for name, value in (("ram", act.ram_available_bytes), ("vram", act.vram_free_bytes))
         if value is not None
     ]
     if free:

@@ -117,7 +117,7 @@ def test_state_is_taken_by_every_command_that_has_an_instance() -> None:
         (["run", "--lan", "--host", "10.0.0.1"], 2, "--host"), (["run", "--port", "70000"], 2, "--port"),
         (["run", "--config", "/no/such/file"], 78, "/no/such/file"),
         (["run", "--profile", "gpu-99g"], 2, "gpu-99g"),
-        (["key", "revoke", "nope"], 2, "not here"), (["key", "add", " "], 2, "name"),
+        (["key", "revoke", "nope"], 2, "cosyd key list"), (["key", "add", " "], 2, "name"),
         (["admin", "profile", "check", "/no/such/file"], 78, "/no/such/file"),
         (["status"], 75, "cosyd run"), (["restart", "engine"], 75, "cosyd run"),
     ],
