@@ -8,6 +8,7 @@ shopt -s inherit_errexit
 
 readonly MIN_PYTHON="3.11"
 readonly NEED_MIB=2048            # free disk for a first `try`: 535 MB stay, pip needs as much again while it works
+readonly NEED_TORCH_MIB=12288     # with PyTorch: 6.8 GB stay, 3 GB of wheels lie beside them while pip works
 readonly APT_BUILD=(gcc pkg-config python3-dev libsystemd-dev)
 
 # One exit code a cause. 2, 70, 75 and 78 are those of `cosyd` itself, which `try` becomes.
@@ -32,6 +33,7 @@ Options of try:
   --no-start    only set up
 Options of try and test:
   --yes         also install missing Debian packages (through sudo when not root)
+  --no-torch    (test) without PyTorch: 5.5 GB less, but CosyVoice is not tested
   -- ARGS       (test) arguments for pytest, e.g.  ./install.sh test -- -k queue
 Options of uninstall:
   --purge       also delete voices and recordings, after you typed a word to confirm it
@@ -42,7 +44,7 @@ Example:  ./install.sh try --port 8080'
 [menu]='What shall it be?
 
   1) try        look at it: no root, everything in this folder       135 MB download, 540 MB disk
-  2) test       run the test suite                                   380 MB download, 1.2 GB disk
+  2) test       run the test suite                                   3 GB download, 6.8 GB disk
   3) install    the appliance under systemd (root)
   4) uninstall  remove what 1) and 2) made
   q) quit
@@ -82,7 +84,11 @@ copy the folder wheels here, and run  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels ./ins
 [pip_failed]='Installing the Python packages failed. The end of %s:'
 [installing]='Installing Python packages into .venv (%s; a few minutes at the first time) ...'
 [size_base]='135 MB to download, 540 MB on disk'
-[size_dev]='380 MB to download, 1.2 GB on disk'
+[size_lean]='380 MB to download, 1.2 GB on disk'
+[size_dev]='3 GB to download, 6.8 GB on disk, nearly all of it PyTorch'
+[no_torch]='Without PyTorch: CosyVoice is not tested (its tests are skipped), all else is.'
+[no_torch_disk]='Only %s MB are free in %s, and PyTorch needs %s MB: going on without it. CosyVoice is not tested (its tests are
+skipped), all else is.'
 [resume]='The last set-up was interrupted; starting it afresh.'
 [installed]='Installed in %s s.'
 [ready]='Already set up.'
@@ -124,6 +130,7 @@ try 的选项：
   --no-start    只安装，不启动
 try 和 test 的选项：
   --yes         顺便安装缺少的 Debian 软件包（不是 root 时通过 sudo）
+  --no-torch    （test）不装 PyTorch：少占 5.5 GB，但不测试 CosyVoice
   -- ARGS       （test）交给 pytest 的参数，例如  ./install.sh test -- -k queue
 uninstall 的选项：
   --purge       输入确认词之后，音色和生成记录也一起删除
@@ -134,7 +141,7 @@ COSYD_PYTHON=/path/to/python3.12 可指定 Python。
 [menu]='想做什么？
 
   1) try        先试用：不需要 root，全部放在本目录      下载 135 MB，占用 540 MB
-  2) test       运行测试                                 下载 380 MB，占用 1.2 GB
+  2) test       运行测试                                 下载 3 GB，占用 6.8 GB
   3) install    作为 systemd 服务安装（root）
   4) uninstall  删除 1) 和 2) 装的东西
   q) 退出
@@ -174,7 +181,10 @@ pip 的原话：  %s
 [pip_failed]='安装 Python 软件包失败。%s 的结尾：'
 [installing]='正在把 Python 软件包装进 .venv（%s；第一次要几分钟）……'
 [size_base]='下载 135 MB，占用 540 MB'
-[size_dev]='下载 380 MB，占用 1.2 GB'
+[size_lean]='下载 380 MB，占用 1.2 GB'
+[size_dev]='下载 3 GB，占用 6.8 GB，几乎全是 PyTorch'
+[no_torch]='不装 PyTorch：不测试 CosyVoice（跳过它的测试），其余照测。'
+[no_torch_disk]='只剩 %s MB 空间（%s），PyTorch 需要 %s MB：先不装它。不测试 CosyVoice（跳过它的测试），其余照测。'
 [resume]='上次安装中断了，现在重新来过。'
 [installed]='安装完成，用时 %s 秒。'
 [ready]='已经装好。'
@@ -275,9 +285,11 @@ check_venv_module() {
     "$1" -m ensurepip --version >/dev/null 2>&1 || die $E_VENV no_venv "$("$1" -V)" "$package"
 }
 
+free_mib() { df -Pm . | awk 'NR == 2 { print $4 }'; }
+
 check_disk() {
     local free
-    free=$(df -Pm . | awk 'NR == 2 { print $4 }')
+    free=$(free_mib)
     ((free >= NEED_MIB)) || die $E_DISK disk "$free" "$PWD" "$NEED_MIB"
 }
 
@@ -340,7 +352,7 @@ missing_packages() { # LEVEL PYTHON: fills WANTED (Debian packages) and LOST (ke
     WANTED=() LOST=()
     has espeak-ng || { WANTED+=(espeak-ng) LOST+=(missing_espeak); }
     has ffmpeg || { WANTED+=(ffmpeg) LOST+=(missing_ffmpeg); }
-    [[ $1 == dev ]] || return 0
+    [[ $1 != base ]] || return 0
     can_build_systemd "$2" || { WANTED+=("${APT_BUILD[@]}") LOST+=(missing_build); }
     has chromium || { WANTED+=(chromium) LOST+=(missing_chromium); }
     [[ -n $(find /usr/share/fonts -iname '*noto*cjk*' -print -quit 2>/dev/null) ]] ||
@@ -363,11 +375,11 @@ fingerprint() { # PYTHON: what a finished .venv was made from. The path is in it
     { cat pyproject.toml && "$1" -VV && pwd -P; } | sha256sum | cut -d ' ' -f 1
 }
 
-venv_is_ready() { # LEVEL FINGERPRINT
+venv_is_ready() { # LEVEL FINGERPRINT: a venv of a higher level will do
     local print="" level=""
     [[ -f .venv/.cosyd-stamp && -x .venv/bin/python && -x .venv/bin/cosyd ]] || return 1
     read -r print level <.venv/.cosyd-stamp || true
-    [[ $print == "$2" ]] && [[ $level == "$1" || $level == dev ]]
+    [[ $print == "$2" ]] && [[ " base lean dev " == *" $1"*" $level "* || $1 == "$level" ]]
 }
 
 run_pip() { # ARGS...: quiet, with a moving line on a terminal; everything goes to .venv/pip.log
@@ -393,7 +405,7 @@ pip_trouble() { # explains .venv/pip.log, then ends
     exit $E_PIP
 }
 
-prepare_venv() { # LEVEL (base or dev) PYTHON
+prepare_venv() { # LEVEL (base; lean: and the test tools; dev: and PyTorch) PYTHON
     local level=$1 python=$2 print extras="" made
     print=$(fingerprint "$python")
     if venv_is_ready "$level" "$print"; then
@@ -416,8 +428,13 @@ prepare_venv() { # LEVEL (base or dev) PYTHON
         printf '%s\n' "$made" >&2
         exit $E_VENV
     fi
-    if [[ $level == dev ]]; then
+    if [[ $level == dev && $(free_mib) -lt $NEED_TORCH_MIB ]]; then
+        say no_torch_disk "$(free_mib)" "$PWD" "$NEED_TORCH_MIB"
+        level=lean
+    fi
+    if [[ $level != base ]]; then
         extras="dev"
+        if [[ $level == dev ]]; then extras+=",cosyvoice"; fi
         if can_build_systemd "$python"; then extras+=",systemd"; fi
     fi
     say installing "$(text "size_$level")"
@@ -459,7 +476,13 @@ cmd_try() {
 }
 
 cmd_test() {
-    set_up dev
+    if [[ $TORCH == no ]]; then
+        say no_torch
+        export COSYD_NO_TORCH=1 # tests/cosyvoice3: the skips were asked for
+        set_up lean
+    else
+        set_up dev
+    fi
     exec .venv/bin/python -m pytest "$@"
 }
 
@@ -506,7 +529,7 @@ menu() {
 
 main() {
     local command="" rest=()
-    PORT="" LAN=no STATE="" YES=no START=yes PURGE=no
+    PORT="" LAN=no STATE="" YES=no START=yes PURGE=no TORCH=yes
     while (($#)); do
         case $1 in
         try | test | install | uninstall)
@@ -526,6 +549,7 @@ main() {
         --yes | -y) YES=yes ;;
         --no-start) START=no ;;
         --purge) PURGE=yes ;;
+        --no-torch) TORCH=no ;;
         --)
             shift
             rest=("$@")

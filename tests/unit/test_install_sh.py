@@ -36,10 +36,11 @@ case "$*" in
     [[ -z ${FAKE_PIP_KILL:-} ]] || kill -9 $$
     if [[ -n ${FAKE_PIP_SAYS:-} ]]; then echo "$FAKE_PIP_SAYS"; exit 1; fi
     printf '#!/bin/bash\necho "cosyd $*"\n' >"$(dirname "$0")/cosyd"; chmod +x "$(dirname "$0")/cosyd" ;;
-"-m pytest"*) echo "pytest ran: $*" ;;
+"-m pytest"*) echo "pytest ran: $*; no torch: ${COSYD_NO_TORCH:-}" ;;
 *) echo "fake python does not know: $*" >&2; exit 99 ;;
 esac
 """
+FAKE_DF = "#!/bin/bash\necho 'Filesystem 1M-blocks Used Available Use% Mounted'\necho 'x 9 9 {free} 9% /'\n"
 TOOLS = (
     "bash env cat tail head grep awk find cut tr df id realpath dirname rm mkdir cp mktemp sha256sum flock "
     "getent chmod kill touch true"
@@ -129,7 +130,7 @@ def test_every_text_is_used_and_every_used_text_exists() -> None:
         re.findall(r"missing_\w+", code)
     )
     used -= {"missing_packages"}
-    dynamic = {"size_base", "size_dev", "size_"}
+    dynamic = {"size_base", "size_lean", "size_dev", "size_"}
     assert set(table("EN")) - used - dynamic == set()
     assert used - set(table("EN")) - dynamic == set()
 
@@ -308,9 +309,7 @@ def test_what_pip_says_is_understood(checkout: Checkout, said: str, code: int, h
 
 
 def test_a_small_disk_is_refused_before_anything_is_fetched(checkout: Checkout) -> None:
-    checkout.tool(
-        "df", "#!/bin/bash\necho 'Filesystem 1M-blocks Used Available Use% Mounted'\necho 'x 9 9 1024 9% /'\n"
-    )
+    checkout.tool("df", FAKE_DF.format(free=1024))
     result = checkout.run("try")
     assert result.returncode == 13
     assert "1024 MB" in result.stderr
@@ -346,9 +345,30 @@ def test_test_runs_pytest_with_the_arguments_given(checkout: Checkout) -> None:
     assert result.returncode == 0, result.stderr
     assert "pytest ran: -m pytest -k queue" in result.stdout
     assert "espeak-ng ffmpeg gcc pkg-config python3-dev libsystemd-dev chromium" in result.stdout
-    assert "[dev]" in checkout.log.read_text(encoding="utf-8")
-    checkout.run("try", "--no-start")  # what has more is enough for what needs less
+    assert "[dev,cosyvoice]" in checkout.log.read_text(encoding="utf-8")
+    checkout.run("test", "--no-torch")  # what has more is enough for what needs less
+    checkout.run("try", "--no-start")
     assert checkout.pip_runs() == 1
+
+
+def test_test_without_torch_says_what_is_not_tested_and_asks_for_those_skips(checkout: Checkout) -> None:
+    result = checkout.run("test", "--no-torch")
+    assert result.returncode == 0, result.stderr
+    assert "CosyVoice is not tested" in result.stdout
+    assert "no torch: 1" in result.stdout
+    assert "[dev]" in checkout.log.read_text(encoding="utf-8")
+    assert "no torch: \n" in checkout.run("test").stdout  # what was left out is fetched when it is wanted
+    assert "[dev,cosyvoice]" in checkout.log.read_text(encoding="utf-8")
+
+
+def test_where_torch_does_not_fit_the_rest_is_tested_and_it_is_said(checkout: Checkout) -> None:
+    checkout.tool("df", FAKE_DF.format(free=4096))
+    result = checkout.run("test")
+    assert result.returncode == 0, result.stderr
+    assert "4096 MB" in result.stdout
+    assert "CosyVoice is not tested" in result.stdout
+    assert "[dev]" in checkout.log.read_text(encoding="utf-8")
+    assert "no torch: \n" in result.stdout  # nobody asked for it: in CI its skips are failures
 
 
 # ---- uninstall -----------------------------------------------------------------------------------
