@@ -14,8 +14,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from daemon import gpu_states
+from daemon.gpu_cards import Capability
 from daemon.loop import READ, Loop, Timer
 from daemon.sample import VramReading
 
@@ -23,20 +26,23 @@ DEADLINE_S = 3.0
 FRESH_S = 5.0
 IDLE_EVERY_S = 60.0
 RETRY_S = 30.0
+REAP_S, REAP_MAX_S = 0.2, 30.0
+LIBRARY = "libnvidia-ml.so.1"
 
 
-def has_card(root: Path = Path("/")) -> bool:
+def has_card(root: Path = Path("/"), environ: Mapping[str, str] = MappingProxyType({})) -> bool:
     """Whether there is an NVIDIA driver to ask, without loading anything."""
-    libraries = (
+    if (root / "proc/driver/nvidia").exists():
+        return True
+    folders = [
         "usr/lib/x86_64-linux-gnu",
         "usr/lib/aarch64-linux-gnu",
         "usr/lib64",
         "usr/lib",
         "usr/lib/wsl/lib",
-    )
-    return (root / "proc/driver/nvidia").exists() or any(
-        (root / folder / "libnvidia-ml.so.1").exists() for folder in libraries
-    )
+    ]
+    folders += [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
+    return any((root / folder / LIBRARY).exists() for folder in folders)
 
 
 def asleep(root: Path = Path("/")) -> bool:
@@ -68,37 +74,43 @@ def reading_from(answer: Mapping[str, Any]) -> VramReading | str:
             utilisation_ratio=answer.get("utilisation_ratio"),
             temperature_c=answer.get("temperature_c"),
             power_w=answer.get("power_w"),
+            throttle_reasons=answer.get("throttle_reasons"),
+            trouble=str(answer.get("trouble", "")),
         )
     except (KeyError, TypeError, ValueError):
-        return "unreadable"
+        return gpu_states.UNREADABLE
 
 
 class GpuReader:
-    """Call `ask(busy)` each tick; `reading` and `state` are what is known. `on_state` hears changes."""
+    """Call `ask(busy)` each tick; `reading` and `state` are what is known. `on_state` hears changes.
+
+    `wanted` is a UUID, or "" for the best card: then the first one found is kept (`uuid`), until it is gone.
+    `visible` is what CUDA_VISIBLE_DEVICES said, `lowest` the least compute capability that torch supports.
+    """
 
     def __init__(
         self,
         loop: Loop,
-        uuid: str,
+        wanted: str,
         environ: Mapping[str, str],
         on_state: Callable[[str, str], None],
         root: Path = Path("/"),
+        *,
+        visible: str | None = None,
+        lowest: Capability | None = None,
     ) -> None:
-        self._loop, self._uuid, self._environ, self._on_state, self._root = (
-            loop,
-            uuid,
-            environ,
-            on_state,
-            root,
-        )
+        self._loop, self._wanted, self._environ, self._on_state = loop, wanted, environ, on_state
+        self._root, self._visible, self._lowest = root, visible, lowest
         self._helper: subprocess.Popen[bytes] | None = None
+        self._stuck: list[subprocess.Popen[bytes]] = []
         self._deadline: Timer | None = None
         self._buffer = b""
         self._next_at = 0.0
         self._read_at = -1e9
         self._reading: VramReading | None = None
         self._busy = False
-        self.state = "unknown"
+        self.uuid = wanted
+        self.state = gpu_states.UNKNOWN
 
     @property
     def reading(self) -> VramReading | None:
@@ -110,12 +122,16 @@ class GpuReader:
         """Ask for a reading when one is due. `busy`: a worker holds VRAM, or one is to be started."""
         self._busy = busy
         now = self._loop.now()
-        if self._deadline is not None or (now < self._next_at and not (busy and self.state == "ok")):
+        at_once = busy and (self._reading is not None or self.state == gpu_states.ASLEEP)
+        if self._deadline is not None or (now < self._next_at and not at_once):
             return
         if not busy and asleep(self._root):
             self._end()
             self._next_at = now + IDLE_EVERY_S
+            self._change(gpu_states.ASLEEP)
             return
+        if self._stuck:
+            return  # one that hangs in the driver is enough: each further one would hang beside it
         if self._helper is None and not self._start():
             self._next_at = now + RETRY_S
             return
@@ -123,15 +139,18 @@ class GpuReader:
         try:
             self._helper.stdin.write(b"\n")
         except OSError:
-            self._failed("helper_died")
+            self._failed(gpu_states.HELPER_DIED)
             return
-        self._deadline = self._loop.later(DEADLINE_S, lambda: self._failed("timeout"))
+        self._deadline = self._loop.later(DEADLINE_S, lambda: self._failed(gpu_states.TIMEOUT))
 
     def _start(self) -> bool:
+        command = [sys.executable, "-m", "daemon.gpu_helper", "--root", str(self._root)]
+        command += ["--card", self.uuid] if self.uuid else []
+        command += ["--visible", self._visible] if self._visible is not None else []
+        command += ["--lowest", f"{self._lowest[0]}.{self._lowest[1]}"] if self._lowest else []
         try:
             self._helper = subprocess.Popen(
-                [sys.executable, "-m", "daemon.gpu_helper", *filter(None, (self._uuid,))],
-                env=dict(self._environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                command, env=dict(self._environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True,
             )  # fmt: skip
         except OSError:
@@ -148,7 +167,7 @@ class GpuReader:
         except BlockingIOError:
             return
         if not data:
-            self._failed("helper_died")
+            self._failed(gpu_states.HELPER_DIED)
             return
         self._buffer += data
         while b"\n" in self._buffer:
@@ -165,13 +184,16 @@ class GpuReader:
             self._deadline = None
         now = self._loop.now()
         if isinstance(found, VramReading):
-            self._reading, self._read_at = found, now
+            self._reading, self._read_at, self.uuid = found, now, found.uuid
             self._next_at = now if self._busy else now + IDLE_EVERY_S
-            self._change("ok")
+            self._change(found.trouble or gpu_states.OK)
         else:
             # A failed reading is unknown, never a full card: nothing is restarted for it.
             self._reading, self._next_at = None, now + RETRY_S
             self._change(found)
+            if found == gpu_states.CARD_MISSING and not self._wanted:
+                self._end()
+                self.uuid = ""  # it was taken out, or renumbered: the best one of those that are there
         if not self._busy:
             self._end()
 
@@ -183,7 +205,8 @@ class GpuReader:
     def _change(self, state: str) -> None:
         if state != self.state:
             old, self.state = self.state, state
-            self._on_state(old, state)
+            if {old, state} - {gpu_states.OK, gpu_states.UNKNOWN, gpu_states.ASLEEP}:
+                self._on_state(old, state)  # to sleep and to wake is a laptop's life, not news
 
     def _end(self) -> None:
         if self._deadline is not None:
@@ -199,10 +222,14 @@ class GpuReader:
         helper.kill()
         self._reap(helper)
 
-    def _reap(self, helper: subprocess.Popen[bytes]) -> None:
-        # One that hangs in the driver cannot be reaped yet; look again without waiting.
+    def _reap(self, helper: subprocess.Popen[bytes], wait_s: float = REAP_S) -> None:
+        # One that hangs in the driver cannot be reaped yet; look again without waiting, ever more seldom.
         if helper.poll() is None:
-            self._loop.later(0.2, lambda: self._reap(helper))
+            if wait_s > REAP_S and helper not in self._stuck:
+                self._stuck.append(helper)
+            self._loop.later(wait_s, lambda: self._reap(helper, min(REAP_MAX_S, wait_s * 2)))
+        elif helper in self._stuck:
+            self._stuck.remove(helper)
 
     def close(self) -> None:
         """End the helper."""

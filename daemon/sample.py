@@ -33,6 +33,9 @@ class VramReading:
     utilisation_ratio: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    throttle_reasons: int | None = None
+    trouble: str = ""
+    """A word of `gpu_states` for what is wrong although it can be read (a driver update waits)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import click
 from daemon.cli import control
 from daemon.cli.frame import Command, json_option, language, note, print_json, state_option, text
 from pipeline.codes import EX_TEMPFAIL
-from pipeline.messages import error_text, event_text, render, size_text, word
+from pipeline.messages import catalogue, error_text, event_text, render, size_text, word
 from pipeline.paths import StatePaths
 
 SPEAKING_STATES = frozenset({"absent", "starting", "ready", "draining"})
@@ -82,6 +82,8 @@ def troubles(state: Mapping[str, Any]) -> list[str]:
         event_text("foreign_pressure", lang, foreign)
         for foreign in (state.get("pressure") or {}).get("foreign") or []
     ]
+    if f"gpu.{state.get('gpu_state')}" in catalogue(lang):
+        lines.append(event_text("gpu_state_changed", lang, {"state": state["gpu_state"]}))
     for name, engine in sorted((state.get("engines") or {}).items()):
         if code := engine.get("code"):
             lines.append(error_text(code, lang, {"engine": name, **(engine.get("params") or {})}))

@@ -131,6 +131,8 @@ def error_text(code: str, language: Language, params: Mapping[str, Any] | None =
     (`bad_value` has one text for each reason). A list of `problems` follows, one a line."""
     params = params or {}
     specific = f"error.{code}_{params['reason']}" if "reason" in params else ""
+    if code == "engine_failed" and f"gpu.{params.get('reason')}" in catalogue(language):
+        specific = f"gpu.{params['reason']}"  # what is the matter with the card, and its cure
     text = render(
         specific if specific in catalogue(language) else f"error.{code}", language, _worded(params, language)
     )
@@ -146,11 +148,15 @@ _WORDS = {
     "resource": "state.resource",
     "child": "state.child",
     "reason": "state.reason",
+    "state": "state.gpu",
 }
 
 
 def event_text(kind: str, language: Language, params: Mapping[str, Any] | None = None) -> str:
-    """One sentence for a row of `events`. Levels, resources and children are put in people's words."""
+    """One sentence for a row of `events`. Levels, resources and children are put in people's words; trouble
+    with the card comes with its cure."""
+    if kind == "gpu_state_changed" and f"gpu.{(params or {}).get('state')}" in catalogue(language):
+        return render(f"gpu.{(params or {})['state']}", language, params)
     return render(f"event.{kind}", language, _worded(params or {}, language))
 
 
