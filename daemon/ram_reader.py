@@ -20,6 +20,26 @@ _MEMINFO = re.compile(
     r"^(Mem(?:Total|Free|Available)|Buffers|Cached|Shmem|SReclaimable|Swap(?:Total|Free)): +([0-9]+) kB$",
     re.M,
 )
+INTERPRETERS = re.compile(r"(python|node|java|ruby|perl|bash|sh|uvicorn)[0-9.]*")
+GENERIC = re.compile(r"(__main__|main|app|server|webui|launch|run|index|start)\.[a-z]+")
+"""Names of scripts that say nothing without their folder: ComfyUI/main.py."""
+
+
+def script_of(arguments: list[str]) -> str | None:
+    """What an interpreter runs, from its command line: a script's name, or a module after `-m`. None when it
+    cannot be told; never more than that, since arguments may hold anything."""
+    rest = iter(arguments[1:])
+    for argument in rest:
+        if argument in ("-m", "-jar"):
+            return next(rest, "").rpartition("/")[2][:64] or None
+        if argument.startswith("-"):
+            if argument in ("-c", "-e", "-X", "-W"):
+                return None
+            continue
+        folder, _, name = argument.rpartition("/")
+        parent = folder.rpartition("/")[2]
+        return (f"{parent}/{name}" if parent and GENERIC.fullmatch(name) else name)[:64] or None
+    return None
 
 
 def parse_meminfo(text: str) -> dict[str, int]:
@@ -97,19 +117,28 @@ class RamReader:
                     total = limit
                 if left < available:
                     available, source = left, "cgroup"
-        swap_total = memory.get("SwapTotal", 0)
+        swap_total, swap_free = memory.get("SwapTotal"), memory.get("SwapFree")
+        known = swap_total is not None and swap_free is not None
         return RamReading(
             available_bytes=available,
             total_bytes=total,
-            swap_used_bytes=swap_total - memory.get("SwapFree", swap_total),
+            swap_used_bytes=max(0, swap_total - swap_free) if known else None,  # type: ignore[operator]
             swap_total_bytes=swap_total,
             stall_ratio=self._stall(),
             source=source,
         )
 
     def _stall(self) -> float | None:
-        text = self._text("proc/pressure/memory")
-        for line in (text or "").splitlines():
+        """PSI of the cgroup that bounds us, else of the machine: inside a container /proc shows the host's,
+        whose stalls are not ours."""
+        for folder, unified in self._limits:
+            if unified and (text := self._text(os.path.relpath(folder / "memory.pressure", self._root))):
+                return self._full_avg10(text)
+        return self._full_avg10(self._text("proc/pressure/memory") or "")
+
+    @staticmethod
+    def _full_avg10(text: str) -> float | None:
+        for line in text.splitlines():
             if line.startswith("full avg10="):
                 try:
                     return float(line.split()[1].partition("=")[2]) / 100
@@ -129,12 +158,18 @@ class RamReader:
             base = self._root / "sys/fs/cgroup" / ("" if unified else "memory")
             folder = base / parts[2].lstrip("/")
             while folder == base or base in folder.parents:
-                limit = self._number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
+                limit = self._limit(folder, unified)
                 if limit is not None and limit < total:
                     yield folder, unified
                 if folder == base:
                     break
                 folder = folder.parent
+
+    def _limit(self, folder: Path, unified: bool) -> int | None:
+        """The least of what is allowed; at `memory.high` processes are already slowed to a crawl."""
+        names = ("memory.max", "memory.high") if unified else ("memory.limit_in_bytes",)
+        found = [value for name in names if (value := self._number(folder / name)) is not None]
+        return min(found, default=None)
 
     def _number(self, path: Path) -> int | None:
         text = self._text(os.path.relpath(path, self._root))
@@ -143,7 +178,7 @@ class RamReader:
     def _in_cgroup(self, folder: Path, unified: bool) -> tuple[int, int] | None:
         """Limit and what is left below it. File cache counts as free: after a big file was read, `current`
         sits at the limit, and naive readers kill for it. One sample may show more cache than use."""
-        limit = self._number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
+        limit = self._limit(folder, unified)
         current = self._number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
         if limit is None or current is None:
             return None
@@ -156,8 +191,11 @@ class RamReader:
         return limit, max(0, min(limit, limit - max(0, current - cache)))
 
     def name_of(self, pid: int) -> str:
-        """The program's name, "?" when it is gone."""
-        return (self._text(f"proc/{pid}/comm") or "?").strip()
+        """The program's name, "?" when it is gone; of an interpreter the script that it runs."""
+        name = (self._text(f"proc/{pid}/comm") or "?").strip()
+        if INTERPRETERS.fullmatch(name):
+            return script_of((self._text(f"proc/{pid}/cmdline") or "").split("\0")) or name
+        return name
 
     def largest_others(self, ours: frozenset[int], limit: int = 3) -> list[tuple[str, int]]:
         """Names and anonymous sizes of the largest programs that are not ours, processes of a name
@@ -170,8 +208,9 @@ class RamReader:
         for folder in folders:
             if int(folder.name) in ours:
                 continue
-            fields, name = self._text(f"proc/{folder.name}/statm"), self._text(f"proc/{folder.name}/comm")
-            if fields and name and len(numbers := fields.split()) > 2:
+            fields = self._text(f"proc/{folder.name}/statm")
+            if fields and len(numbers := fields.split()) > 2:
                 size = max(0, int(numbers[1]) - int(numbers[2])) * PAGE_BYTES
-                sizes[name.strip()] = sizes.get(name.strip(), 0) + size
-        return sorted(((n, s) for n, s in sizes.items() if s > 0), key=lambda item: -item[1])[:limit]
+                if size > 0 and (name := self.name_of(int(folder.name))) != "?":
+                    sizes[name] = sizes.get(name, 0) + size
+        return sorted(sizes.items(), key=lambda item: -item[1])[:limit]

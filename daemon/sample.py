@@ -15,8 +15,8 @@ class RamReading:
 
     available_bytes: int
     total_bytes: int
-    swap_used_bytes: int = 0
-    swap_total_bytes: int = 0
+    swap_used_bytes: int | None = None
+    swap_total_bytes: int | None = None
     stall_ratio: float | None = None  # PSI full avg10, 0..1
     source: str = "meminfo"
 

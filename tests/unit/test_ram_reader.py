@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.ram_reader import RamReader, available_bytes, parse_meminfo, reclaimable_arc_bytes
+from daemon.ram_reader import RamReader, available_bytes, parse_meminfo, reclaimable_arc_bytes, script_of
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
@@ -37,7 +37,7 @@ def test_memavailable_is_taken_not_free(tmp_path: Path) -> None:
     assert (found.available_bytes, found.source) == (9000 * MIB, "meminfo")
 
 
-def test_a_container_that_shows_free_as_available_gets_its_cache_counted(tmp_path: Path) -> None:
+def test_c01_a_container_that_shows_free_as_available_gets_its_cache_counted(tmp_path: Path) -> None:
     reader = write(
         tmp_path, {"proc/meminfo": meminfo(MemTotal=16000, MemFree=400, MemAvailable=400, Cached=9000)}
     )
@@ -64,7 +64,7 @@ def test_no_proc_at_all_is_unknown(tmp_path: Path) -> None:
 BASE = {"proc/meminfo": meminfo(MemTotal=16000, MemFree=8000, MemAvailable=12000, Cached=4000)}
 
 
-def test_a_cgroup_limit_bounds_and_its_file_cache_is_no_use(tmp_path: Path) -> None:
+def test_c03_a_cgroup_limit_bounds_and_its_file_cache_is_no_use(tmp_path: Path) -> None:
     folder = "sys/fs/cgroup/system.slice/cosyd.service"
     reader = write(
         tmp_path,
@@ -81,7 +81,7 @@ def test_a_cgroup_limit_bounds_and_its_file_cache_is_no_use(tmp_path: Path) -> N
     assert (found.total_bytes, found.available_bytes, found.source) == (4 * GIB, 3 * GIB, "cgroup")
 
 
-def test_more_cache_than_use_in_one_sample_is_no_negative_number(tmp_path: Path) -> None:
+def test_c03_more_cache_than_use_in_one_sample_is_no_negative_number(tmp_path: Path) -> None:
     reader = write(
         tmp_path,
         BASE
@@ -157,3 +157,80 @@ def test_the_largest_others_are_named_with_their_processes_together(tmp_path: Pa
     )
     page = 4096
     assert reader.largest_others(frozenset({12})) == [("ollama", 5000 * page)]
+
+
+def test_swap_that_is_not_told_is_unknown_and_not_zero(tmp_path: Path) -> None:
+    found = write(tmp_path, BASE).read()
+    assert found is not None and (found.swap_used_bytes, found.swap_total_bytes) == (None, None)
+    text = BASE["proc/meminfo"] + "SwapTotal: 2048 kB\nSwapFree: 1024 kB\n"
+    found = write(tmp_path, {"proc/meminfo": text}).read()
+    assert found is not None and (found.swap_used_bytes, found.swap_total_bytes) == (1 * MIB, 2 * MIB)
+
+
+def test_a_soft_limit_counts_as_one(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path,
+        BASE
+        | {
+            "proc/self/cgroup": "0::/a\n",
+            "sys/fs/cgroup/a/memory.max": str(3 * GIB),
+            "sys/fs/cgroup/a/memory.high": str(2 * GIB),
+            "sys/fs/cgroup/a/memory.current": str(GIB),
+            "sys/fs/cgroup/a/memory.pressure": "some avg10=1.0\nfull avg10=25.00 avg60=0 avg300=0 total=0\n",
+            "proc/pressure/memory": "full avg10=90.00 avg60=0.00 avg300=0.00 total=0\n",
+        },
+    )
+    found = reader.read()
+    assert found is not None and (found.total_bytes, found.available_bytes) == (2 * GIB, GIB)
+    assert found.stall_ratio == 0.25, "the host's stalls are not those of the container"
+
+
+def test_a_container_sees_its_limit_at_the_root_of_its_cgroup_tree(tmp_path: Path) -> None:
+    """LXC and Docker with a cgroup namespace (v2), and Docker without one (v1: the path is the host's)."""
+    for cgroup, names in (
+        ("0::/\n", ("memory.max", "memory.current", "")),
+        ("4:memory:/docker/abc\n", ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory/")),
+    ):
+        root = tmp_path / names[0]
+        reader = write(
+            root,
+            BASE
+            | {
+                "proc/self/cgroup": cgroup,
+                f"sys/fs/cgroup/{names[2]}{names[0]}": str(2 * GIB),
+                f"sys/fs/cgroup/{names[2]}{names[1]}": str(GIB),
+            },
+        )
+        found = reader.read()
+        assert found is not None and (found.total_bytes, found.source) == (2 * GIB, "cgroup")
+
+
+def test_zfs_of_the_host_does_not_widen_a_containers_limit(tmp_path: Path) -> None:
+    reader = write(
+        tmp_path,
+        BASE
+        | {
+            "proc/spl/kstat/zfs/arcstats": f"size 4 {9 * GIB}\nc_min 4 0\n",
+            "proc/self/cgroup": "0::/\n",
+            "sys/fs/cgroup/memory.max": str(2 * GIB),
+            "sys/fs/cgroup/memory.current": str(GIB),
+        },
+    )
+    found = reader.read()
+    assert found is not None and found.available_bytes == GIB
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["python3", "/opt/ComfyUI/main.py", "--listen"], "ComfyUI/main.py"),
+        (["python3", "-u", "train_lora.py"], "train_lora.py"),
+        (["python3", "-m", "vllm.entrypoints.api_server", "--key", "secret"], "vllm.entrypoints.api_server"),
+        (["java", "-Xmx4g", "-jar", "/srv/minecraft/server.jar"], "server.jar"),
+        (["python3", "-c", "import secret"], None),
+        (["python3"], None),
+        ([""], None),
+    ],
+)
+def test_of_an_interpreter_the_script_is_named_and_nothing_more(arguments: list[str], name: str) -> None:
+    assert script_of(arguments) == name
