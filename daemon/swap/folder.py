@@ -87,31 +87,32 @@ class SwapFolder:
 
     def look(self) -> tuple[list[OwnFile], list[kernel.Swap]]:
         """Our files, and the swap of others. Ours are known by device and inode, not by their name."""
-        active: dict[tuple[int, int], kernel.Swap] = {}
-        others = []
-        mine = {}
-        for name in self._names():
-            if _NAME.fullmatch(name):
-                found = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-                if stat.S_ISREG(found.st_mode) and found.st_uid == 0 and found.st_nlink == 1:
-                    mine[found.st_dev, found.st_ino] = name, found.st_size
-        for swap in kernel.swaps(self._root):
-            try:
-                found = os.stat(swap.path, follow_symlinks=False)
-            except OSError:
-                others.append(swap)
-                continue
-            if (found.st_dev, found.st_ino) in mine:
-                active[found.st_dev, found.st_ino] = swap
-            else:
-                others.append(swap)
+        others = kernel.swaps(self._root)
         own = []
-        for key, (name, size) in mine.items():
-            swap_or_none = active.get(key)
-            own.append(
-                OwnFile(name, size, swap_or_none is not None, swap_or_none.used_bytes if swap_or_none else 0)
-            )
+        for name in self._names():
+            if _NAME.fullmatch(name) and (file := self._own(name, others)) is not None:
+                own.append(file)
         return own, others
+
+    def _own(self, name: str, swaps: list[kernel.Swap]) -> OwnFile | None:
+        """The file of that name, if it is one of ours; takes its line out of `swaps`."""
+        try:
+            fd = os.open(name, os.O_RDWR | _OPEN, dir_fd=self.fd)
+        except OSError:
+            return None  # a link, a folder
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != 0 or found.st_nlink != 1:
+                return None
+            for swap in swaps:
+                # Its name is another one where it was opened through another mount.
+                if _same(swap.path, found) or (swap.path.endswith("/" + name) and kernel.in_use(fd)):
+                    swaps.remove(swap)
+                    return OwnFile(name, found.st_size, True, swap.used_bytes)
+            active = kernel.in_use(fd)
+            return OwnFile(name, found.st_size, active, found.st_size if active else 0)
+        finally:
+            os.close(fd)
 
     def filesystem(self) -> str:
         """What the folder lies on."""
@@ -257,6 +258,14 @@ class SwapFolder:
             os.unlink(name, dir_fd=self.fd)
         except FileNotFoundError:
             pass
+
+
+def _same(path: str, file: os.stat_result) -> bool:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)
 
 
 def allocate(fd: int, size: int) -> None:

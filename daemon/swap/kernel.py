@@ -7,6 +7,7 @@ own; a call that fails raises OSError.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import re
@@ -61,6 +62,16 @@ def swapon(path: str) -> None:
 def swapoff(path: str) -> None:
     """swapoff(2): brings all pages back into RAM, which may take minutes."""
     _call("swapoff", os.fsencode(path))
+
+
+def in_use(fd: int) -> bool:
+    """Is this open file a swap file in use? The kernel refuses to change such a file, whatever its name in
+    /proc/swaps, which depends on the mount that it was opened through. Asks for room that it already has."""
+    try:
+        _call("fallocate", fd, 1, ctypes.c_long(0), ctypes.c_long(1))  # FALLOC_FL_KEEP_SIZE
+    except OSError as error:
+        return error.errno == errno.ETXTBSY
+    return False
 
 
 def filesystem(fd: int) -> str:

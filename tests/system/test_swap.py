@@ -290,6 +290,18 @@ def test_after_a_reboot_the_files_are_used_again(helper: Helper) -> None:
     assert (helper.folder / "swap-00").stat().st_ino == inode
 
 
+def test_a_file_opened_through_another_mount_is_known_again(helper: Helper) -> None:
+    """Its name in /proc/swaps is of a mount that is gone."""
+    helper.wrapper = ("unshare", "-m", "--propagation", "private")
+    assert helper.set(64 * MIB)["ok"]
+    helper.stop()
+    helper.wrapper = ()
+    assert "/cosyd-swap/swap-00" in Path("/proc/swaps").read_text("utf-8")
+    assert (helper.status()["own_bytes"], helper.status()["others"]) == (64 * MIB, [])
+    assert helper.set(0)["ok"]
+    assert helper.files() == []
+
+
 def test_e05_shrink_is_refused_when_ram_cannot_take_what_is_swapped_out(
     helper: Helper, tmp_path: Path
 ) -> None:
