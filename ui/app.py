@@ -35,7 +35,8 @@ from ui.services import Services
 log = logging.getLogger("cosyd.web")
 LANGUAGES: tuple[Language, ...] = ("zh", "en")
 _SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
-_ASSETS = {"base.js": _SCRIPT, "speak.js": _SCRIPT, "house.js": _SCRIPT, "page.css": _STYLE}
+_SCRIPTS = ("base", "shelf", "record", "tap", "manner", "speak", "adding", "voices", "house")
+_ASSETS = {f"{name}.js": _SCRIPT for name in _SCRIPTS} | {"page.css": _STYLE, "voices.css": _STYLE}
 
 
 class Languages:

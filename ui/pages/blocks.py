@@ -17,6 +17,8 @@ import gradio as gr
 from pipeline.audio.encode import missing_program
 from pipeline.jobs import SPEED_MAX, SPEED_MIN
 from pipeline.messages import Language, catalogue, render
+from pipeline.voices.source import MAX_SECONDS
+from pipeline.voices.styles import DIALECTS, STYLES
 from ui.services import Services
 
 CACHE_EVERY_S, CACHE_KEPT_S = 60, 600
@@ -33,7 +35,11 @@ FONT = [
     "sans-serif",
 ]
 FONT_MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
-SCRIPTS = ("base", "speak", "house")
+SCRIPTS = ("base", "shelf", "record", "manner", "speak", "adding", "voices", "house")
+STYLES_OF_PAGE = ("page", "voices")
+MODES = ("builtin", "zero_shot", "cross_lingual", "instruct", "convert")
+CLIP_LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
+"""What a reference clip may be said to be in."""
 OFFERED = ("mp3", "wav", "flac", "opus", "aac")
 """Formats to download, the one that plays everywhere first; pcm is for programs."""
 _SHARED_SECTIONS = ("page.", "state.", "wait.", "error.")
@@ -82,12 +88,19 @@ def head(language: Language, services: Services, version: str) -> str:
         "texts": texts,
         "limit": services.config.limits.text_chars,
         "formats": [name for name in OFFERED if not missing_program(name)],
+        "styles": dict(STYLES),
+        "dialects": dict(DIALECTS),
+        "languages": CLIP_LANGUAGES,
+        "reference_s": services.config.reference_audio_max_s,
+        "convert_s": MAX_SECONDS,
     }
     # "<" would end the script element early if a text had it.
     data = json.dumps(config, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f"<script>window.COSYD={data}</script>"
-        f'<link rel="stylesheet" href="assets/cosyd/page.css?v={version}">'
+        + "".join(
+            f'<link rel="stylesheet" href="assets/cosyd/{name}.css?v={version}">' for name in STYLES_OF_PAGE
+        )
         + "".join(f'<script defer src="assets/cosyd/{name}.js?v={version}"></script>' for name in SCRIPTS)
     )
 
@@ -134,6 +147,7 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                         elem_classes="cosyd-text",
                     )
                     _html('<div id="cosyd-count" class="cosyd-count"></div>', "cosyd-bare")
+                    _html('<div id="cosyd-manner"></div>', "cosyd-bare")
                     with gr.Row(elem_classes="cosyd-choices"):
                         voice = gr.Dropdown(
                             voices,
@@ -176,7 +190,7 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                     )
             with gr.Tab(text("tab_voices"), id="voices"):
                 with gr.Column(elem_classes="cosyd-card"):
-                    _html(_voices(mark), "cosyd-bare")
+                    _html('<div id="cosyd-voices"></div>', "cosyd-bare")
             with gr.Tab(text("tab_history"), id="history"):
                 with gr.Column(elem_classes="cosyd-card"):
                     _html(_history(mark), "cosyd-bare")
@@ -196,6 +210,7 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                         "cosyd-bare",
                     )
         fill = gr.Button("fill", elem_id="cosyd-fill", elem_classes="cosyd-hidden")
+        shelf = gr.Button("voices", elem_id="cosyd-shelf-fill", elem_classes="cosyd-hidden")
         _in_browser(
             go, "(t, v, s, d) => { window.cosyd.generate(t, v, s, d); }", [spoken, voice, speed, seed]
         )
@@ -207,6 +222,18 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
             None,
             [spoken, voice, speed, seed],
             js="() => window.cosyd.takeFill()",
+            api_visibility="private",
+            queue=False,
+        )
+        # Voices come and go while the page is open: the list of the form is brought up to date by script.
+        shelf.click(
+            None, None, voice, js="() => window.cosyd.takeVoices()", api_visibility="private", queue=False
+        )
+        voice.change(
+            None,
+            voice,
+            None,
+            js="(v) => { window.cosyd.voiceChosen(v); }",
             api_visibility="private",
             queue=False,
         )
@@ -230,21 +257,15 @@ def _languages(tags: tuple[str, ...]) -> str:
 
 
 def _modes(mark: Callable[[str], str]) -> str:
-    off = "".join(
-        f'<button type="button" disabled aria-disabled="true">{mark(f"mode_{mode}")}</button>'
-        for mode in ("zero_shot", "cross_lingual", "instruct")
+    """What cannot be done here is greyed by `manner.js`, with one sentence below."""
+    buttons = "".join(
+        f'<button type="button" aria-pressed="{str(mode == "builtin").lower()}"'
+        f"{'' if mode == 'builtin' else ' disabled'}>{mark(f'mode_{mode}')}</button>"
+        for mode in MODES
     )
     return (
-        f'<div class="cosyd-modes" role="group">'
-        f'<button type="button" aria-pressed="true">{mark("mode_builtin")}'
-        f'</button>{off}</div><p class="cosyd-hint">{mark("needs_model")}</p>'
-    )
-
-
-def _voices(mark: Callable[[str], str]) -> str:
-    return (
-        f'<p class="cosyd-lead">{mark("voices_intro")}</p><div id="cosyd-voices" class="cosyd-voices"></div>'
-        f'<div class="cosyd-voice cosyd-off"><b>{mark("voice_add")}</b><p>{mark("needs_model")}</p></div>'
+        f'<div class="cosyd-modes" id="cosyd-modes" role="group">{buttons}</div>'
+        '<p class="cosyd-hint" id="cosyd-hint" role="status"></p>'
     )
 
 

@@ -4,15 +4,14 @@
   const { setup, t, has, api, el, find, shown, notice, repeat, audioUrl, downloads } = window.cosyd;
   const when = new Intl.DateTimeFormat(setup.language === "zh" ? "zh-CN" : navigator.language.startsWith("en") ? navigator.language : "en",
     { dateStyle: "medium", timeStyle: "short" });
-  const names = new Map();
-  let voices = null, list = null, cursor = null, query = "", typing = 0, state = null;
+  let list = null, cursor = null, query = "", typing = 0, state = null;
 
   // -- recordings -------------------------------------------------------------------------------------
 
   function item(recording) {
     const player = el("div", { class: "cosyd-item-player" });
     const facts = [
-      names.get(recording.voice) ?? recording.voice,
+      window.cosyd.get(recording.voice)?.name ?? recording.voice,
       when.format(new Date(recording.created_at)),
       recording.audio_seconds ? window.cosyd.timeText(recording.audio_seconds) : null,
       recording.stand_in ? t("stands_in") : null,
@@ -53,7 +52,8 @@
         player,
         el("div", { class: "cosyd-item-acts" },
           recording.audio ? downloads(recording.id) : null,
-          el("button", { type: "button", class: "cosyd-link", onclick: () => window.cosyd.use(recording) }, t("rerun")),
+          recording.mode === "convert" ? null
+            : el("button", { type: "button", class: "cosyd-link", onclick: () => window.cosyd.use(recording) }, t("rerun")),
           remove)));
     return row;
   }
@@ -87,28 +87,6 @@
     if (event.target.id === "cosyd-more") loadHistory(true).catch((e) => notice(e.message, "error"));
   });
   window.addEventListener("cosyd-done", () => { list = null; if (find("history")) delete find("history").dataset.drawn; });
-
-  // -- voices -----------------------------------------------------------------------------------------
-
-  const languageName = (tag) => {
-    try { return new Intl.DisplayNames([setup.language === "zh" ? "zh-CN" : "en"], { type: "language" }).of(tag); } catch { return tag; }
-  };
-
-  function drawVoices(box) {
-    box.dataset.drawn = "1";
-    box.replaceChildren(...voices.map((voice) => el("article", { class: "cosyd-voice" },
-      el("b", {}, voice.name),
-      el("p", {}, ...voice.languages.slice(0, 6).map((tag) => el("span", { class: "cosyd-tag" }, languageName(tag))),
-        voice.languages.length > 6 ? el("span", { class: "cosyd-tag" }, `+${voice.languages.length - 6}`) : null),
-      el("button", {
-        type: "button", class: "cosyd-button",
-        onclick: () => {
-          const text = document.querySelector("#cosyd-text textarea")?.value ?? "";
-          window.cosyd.use({ text, voice: voice.id, speed: 1, seed: null });
-          notice("");
-        },
-      }, t("voice_use")))));
-  }
 
   // -- status -----------------------------------------------------------------------------------------
 
@@ -204,14 +182,8 @@
     return shown("status") || document.body.classList.contains("cosyd-busy") ? 1000 : 3000;
   }, 2000);
   repeat(async () => {
-    if (voices === null) {
-      ({ voices } = await api("GET", "api/voices"));
-      for (const voice of voices) names.set(voice.id, voice.name);
-    }
     const statusBox = shown("status");
     if (statusBox && !statusBox.firstChild && state) { eventsAt = 0; await look(); }
-    const voiceBox = shown("voices");
-    if (voiceBox && !voiceBox.dataset.drawn) drawVoices(voiceBox);
     const historyBox = shown("history");
     if (historyBox && !historyBox.dataset.drawn) {
       if (list === null) await loadHistory(false); else drawHistory();

@@ -85,7 +85,9 @@
 
   async function generate(text, voice, speed, seed) {
     if (busy()) return;
-    if (!text || !text.trim()) { notice(t("empty"), "error"); return; }
+    const how = window.cosyd.manner();
+    if (how.missing) { notice(how.missing, "error"); return; }
+    if (!how.file && (!text || !text.trim())) { notice(t("empty"), "error"); return; }
     const drawn = String(seed ?? "").trim();
     if (drawn && !(/^\d{1,10}$/.test(drawn) && Number(drawn) < 2 ** 31)) { notice(t("seed_wrong"), "error"); return; }
     notice("");
@@ -95,9 +97,12 @@
     brokenAt = null;
     draw();
     try {
-      const body = { v: 1, text, voice, speed, source: "page", mode: "builtin" };
+      const body = { v: 1, text, voice, speed, source: "page", mode: how.mode };
+      if (how.instruct) body.instruct = how.instruct;
       if (drawn) body.seed = Number(drawn);
-      const made = await api("POST", "api/jobs", body);
+      const made = how.file
+        ? await window.cosyd.upload("api/convert", { voice, speed, seed: drawn, text: how.label, source: "page", audio: how.file })
+        : await api("POST", "api/jobs", body);
       job = { ...job, id: made.id };
     } catch (error) {
       job = null;
@@ -182,6 +187,7 @@
   function use(recording) {
     pending = [recording.text, recording.voice, recording.speed, recording.seed === null ? "" : String(recording.seed)];
     document.querySelectorAll('[role="tab"]')[0]?.click();
+    window.cosyd.takeManner(recording);
     find("fill")?.click();
     notice(t("rerun_done"));
   }
