@@ -164,10 +164,14 @@ def said_ready(
 
 
 def said_heartbeat(child: Child, now: float, beat: Beat) -> Child:
-    """`heartbeat` came. A changed job, segment or `progress_at` is progress, by our own clock."""
+    """`heartbeat` came. A changed job, segment or `progress_at` is progress, by our own clock. Progress while
+    it starts moves the deadline: a model's first start converts gigabytes, on some disks for many minutes."""
     moved = (beat.job, beat.segment, beat.progress_at) != (
         child.beat.job, child.beat.segment, child.beat.progress_at
     )  # fmt: skip
+    known = child.beat.progress_at is not None
+    if child.state is State.STARTING and moved and known and child.until is not None:
+        child = replace(child, until=child.until + now - child.progressed_at)
     return replace(child, heard_at=now, beat=beat, progressed_at=now if moved else child.progressed_at)
 
 

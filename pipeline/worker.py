@@ -118,6 +118,8 @@ class Worker:
 
     def _load(self) -> Engine:
         engine = open_engine(self._name, self._context.config.engines.extra)
+        if hasattr(engine, "on_progress"):  # it may prepare for minutes at its first start
+            engine.on_progress = self._heartbeat.progress
         footprint = engine.load(self._context.config, self._runner.leaving)
         self._engine = engine
         warm(engine, self._runner.leaving)

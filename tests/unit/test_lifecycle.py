@@ -50,6 +50,18 @@ def test_a_child_that_never_gets_ready_is_killed_and_charged() -> None:
     assert child.state is State.BACKOFF and len(child.budget.crashes) == 1
 
 
+def test_progress_while_it_starts_moves_the_deadline_and_its_end_does_not() -> None:
+    child, start_s = started(100.0), CONFIG.deadlines.start_s
+    for second in range(int(3 * start_s)):  # a first conversion
+        child = life.said_heartbeat(child, 100.0 + second, Beat(1, None, None, None, float(second)))
+        assert life.tick(child, 100.0 + second, CONFIG) == (child, ())
+    last = 100.0 + second
+    while (last := last + 1.0) < 100.0 + second + start_s:  # the heart beats on, nothing moves
+        child = life.said_heartbeat(child, last, Beat(1, None, None, None, float(second)))
+        assert life.tick(child, last, CONFIG) == (child, ())
+    assert kinds(life.tick(child, last, CONFIG)[1]) == ["Kill", "worker_killed"]
+
+
 def test_a_lost_heartbeat_is_an_end_by_force() -> None:
     child = life.said_heartbeat(ready(), 110.0, Beat(1))
     alive_until = 110.0 + CONFIG.deadlines.heartbeat_lost_s

@@ -13,7 +13,9 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,10 @@ _NAMES = {
     torch.int8: "I8",
 }
 _ALIGN = 64
+_BLOCK = 1 << 24
+_progress: ContextVar[Callable[[], None] | None] = ContextVar("progress", default=None)
+_hashes: dict[tuple[str, int, int, int], str] = {}
+"""What this process has hashed: two parts come from llm.pt, and it is 2 GB."""
 Config = LlmConfig | FlowConfig | VocoderConfig
 
 
@@ -64,17 +70,39 @@ class Part:
     path: Path
 
 
+@contextmanager
+def progress_to(listener: Callable[[], None] | None) -> Iterator[None]:
+    """While hashing and converting inside, `listener` is called at least every few megabytes: a first start
+    reads and writes gigabytes, and whoever waits for it must see that it is at work."""
+    token = _progress.set(listener)
+    try:
+        yield
+    finally:
+        _progress.reset(token)
+
+
+def _tell() -> None:
+    if (listener := _progress.get()) is not None:
+        listener()
+
+
 def hash_file(path: Path) -> str:
     """SHA-256 of the content."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    digest, block = hashlib.sha256(), bytearray(_BLOCK)
+    view = memoryview(block)
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(block):
+            digest.update(view[:count])
+            _tell()
+    return digest.hexdigest()
 
 
 def describe_source(folder: Path, name: str) -> Source:
     """Read one official file through and describe it. Raises EngineUnavailable(changed_while_reading)."""
     path = folder / name
     before = path.stat()
-    digest = hash_file(path)
+    key = (str(path), before.st_size, before.st_mtime_ns, before.st_ino)
+    digest = _hashes.get(key) or hash_file(path)
     after = path.stat()
     if (before.st_size, before.st_mtime_ns, before.st_ino) != (
         after.st_size,
@@ -82,6 +110,7 @@ def describe_source(folder: Path, name: str) -> Source:
         after.st_ino,
     ):
         raise problem("changed_while_reading", name)
+    _hashes[key] = digest
     return Source(name, after.st_size, after.st_mtime_ns, after.st_ino, digest)
 
 
@@ -119,7 +148,10 @@ def write_tensors(path: Path, items: Sequence[Item]) -> None:
                 tensor = item.make().contiguous()
                 if tuple(tensor.shape) != item.shape or tensor.dtype != item.dtype:
                     raise AssertionError(f"{item.name}: {tuple(tensor.shape)} {tensor.dtype}")
-                stream.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
+                content = tensor.reshape(-1).view(torch.uint8).numpy().data
+                for at in range(0, len(content), _BLOCK):
+                    stream.write(content[at : at + _BLOCK])
+                    _tell()
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -128,6 +160,14 @@ def write_tensors(path: Path, items: Sequence[Item]) -> None:
         raise problem("cannot_write", str(path), error.strerror or str(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Half-written files of processes that are gone: a killed conversion leaves hundreds of megabytes."""
+    for path in folder.glob("*.part"):
+        pid = path.name.split(".")[-2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            path.unlink(missing_ok=True)
 
 
 def map_tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -197,6 +237,7 @@ class Cache:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise problem("cannot_write", str(self.folder), error.strerror or str(error)) from error
+        _remove_leftovers(self.folder)
         before = [describe_source(self.official, name) for name in names]
         key = hashlib.sha256("".join(s.sha256 for s in before).encode()).hexdigest()[:12]
         path = self.folder / f"{part}-{LAYOUT}-{key}.safetensors"

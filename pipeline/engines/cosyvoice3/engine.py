@@ -40,8 +40,8 @@ from pipeline.engines.cosyvoice3.plan import (
     smaller_options,
 )
 from pipeline.engines.cosyvoice3.recovery import free_all, leaner_each_time, memory_errors
-from pipeline.engines.cosyvoice3.text import normalize
-from pipeline.model_files import MODEL_NAME, model_folder
+from pipeline.engines.cosyvoice3.text import tidy
+from pipeline.model_files import LANGUAGES, MODEL_NAME, model_folder
 from pipeline.paths import default_state_root
 from pipeline.planning.environment import PRIMITIVES
 from pipeline.planning.free import ram_free
@@ -59,7 +59,6 @@ log = logging.getLogger(__name__)
 Loader: TypeAlias = "Callable[[Path, Path, LoadOptions], Model]"
 """(official folder, cache, options) -> the parts. `model.load_model`; the bench draws its weights instead."""
 
-LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
 SELF_TEST_TOKENS, SELF_TEST_STREAMED = 12, 40
 SILENT_PEAK = 1e-4
 
@@ -88,8 +87,9 @@ class CosyVoice3Engine:
         self.plan: Plan | None = None
         self._memo: Any = None
         self._voices: dict[str, Voice] = {}
-        self._normalizers: dict[str, Any] = {}
         self.notices: list[str] = []
+        self.on_progress: Callable[[], None] | None = None
+        """Called while the official files are converted; the worker's heartbeat."""
 
     def capabilities(self) -> Capabilities:
         model = self._model
@@ -115,7 +115,7 @@ class CosyVoice3Engine:
         folder = self._folder or model_folder()
         cache = self._cache or default_state_root() / "cache" / ENGINE
         self.notices.clear()
-        self.plan = self._make_plan(profile)
+        self.plan = self.plan_here(profile)
         choice = self.plan.choice
         self._limit_s, self._reference_s = choice.longest_s, choice.reference_s
         self._effort = effort_of(choice)
@@ -134,7 +134,7 @@ class CosyVoice3Engine:
         return_heap()
         return Footprint(rss_bytes(), self.vram_bytes())
 
-    def _make_plan(self, profile: Config) -> Plan:
+    def plan_here(self, profile: Config) -> Plan:
         """What fits into the memory that is free now. When nothing does, the leanest is tried all the same:
         the plan has a margin, and an out-of-memory is caught."""
         import torch
@@ -171,9 +171,10 @@ class CosyVoice3Engine:
         log.warning("%s", text)
 
     def _load_once(self, folder: Path, cache: Path, options: LoadOptions) -> Model:
+        from pipeline.engines.cosyvoice3.cache import progress_to
         from pipeline.engines.cosyvoice3.model import load_model
 
-        with memory_errors():
+        with memory_errors(), progress_to(self.on_progress):
             return (self._loader or load_model)(folder, cache, options)
 
     def _self_test(self, stop: StopFlag) -> str:
@@ -314,7 +315,6 @@ class CosyVoice3Engine:
         self._voices.clear()
         if self._memo is not None:
             self._memo.ids, self._memo.prefix = (), None
-        self._normalizers.clear()
         if self._model is not None:
             self._model.steppers.forget()
             free_all()
@@ -369,26 +369,9 @@ class CosyVoice3Engine:
         return llm_request(
             self._ready().tokenizer,
             mode,
-            self._normalize(segment.text),
+            tidy(segment.text),
             voice.tokens,
             transcript=features.transcript,
             instruct=options.instruct,
             seed=options.seed + segment.idx,
         )
-
-    def _normalize(self, text: str) -> str:
-        """Upstream's normalisation; where wetext is missing or fails on a text, its other steps alone."""
-        language = "zh" if any("\u4e00" <= ch <= "\u9fff" for ch in text) else "en"
-        if language not in self._normalizers:
-            try:
-                import wetext
-
-                made = wetext.Normalizer(lang=language, operator="tn", remove_erhua=False)
-                self._normalizers[language] = made.normalize
-            except ImportError:
-                self._normalizers[language] = None
-        chosen = self._normalizers[language]
-        try:
-            return normalize(text, chosen, chosen)
-        except (AssertionError, ValueError, RuntimeError):  # wetext on phoneme tags with digits
-            return text
