@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -259,6 +260,7 @@ def main() -> int:
         "--limit-mb", type=int, default=LIMIT_BYTES >> 20, help="of the service's memory cgroup"
     )
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no service is left running
     if importlib.util.find_spec("torch") is None:
         print("not run: torch is not installed (pip install cosyd[cosyvoice])")
         return 0
