@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
 
 from pipeline.access import needs_login
 from pipeline.child import (
@@ -22,15 +21,18 @@ from pipeline.child import (
 )
 from pipeline.codes import CosydError
 from pipeline.logs import set_up
+from pipeline.rpc import Link
 from pipeline.store.db import SCHEMA_VERSION, check_schema, connect
+from ui.orders import DEFAULT_DRAIN_S, Orders
+from ui.scratch import close_scratch, open_scratch
 
 log = logging.getLogger("cosyd.web")
 
 
 def prepare_gradio(context: ChildContext) -> None:
     """Gradio reads these at import: no telemetry, no share tunnel, its files in our bounded folder."""
-    folder = context.paths.tmp / "gradio"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = open_scratch(context.paths.tmp) / "gradio"
+    folder.mkdir(mode=0o700)
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
         GRADIO_TEMP_DIR=str(folder),
@@ -56,12 +58,33 @@ def trim_memory() -> dict[str, int | None]:
 
 async def serve(context: ChildContext) -> int:
     """Run until told to stop; the exit status."""
+    orders = Orders(lambda: close_scratch(context.paths.tmp))
+    # First of all: the imports take seconds, and a stop may come in any of them.
+    link = context.open_link(
+        {
+            "state": orders.take_state,
+            "drain": lambda params: orders.end(params.get("deadline_s"), closing=False),
+            "shutdown": lambda params: orders.end(params.get("grace_s"), closing=True),
+            "trim": lambda _: trim_memory(),
+        }
+    )
+    link.notify("hello", role="web", engine=None, pid=os.getpid(), schema=SCHEMA_VERSION)
+    try:
+        return await _serve(context, link, orders)
+    except CosydError as error:
+        link.notify("fatal", code=error.code, params=error.params)
+        raise
+    finally:
+        close_scratch(context.paths.tmp)
+
+
+async def _serve(context: ChildContext, link: Link, orders: Orders) -> int:
     prepare_gradio(context)
     conn = connect(context.paths.database, "read")
     check_schema(conn)
     conn.close()
     from ui.app import Web
-    from ui.server import DEFAULT_DRAIN_S, Host
+    from ui.server import Host
     from ui.services import Services
 
     if "http" not in context.listen_fds:
@@ -69,26 +92,14 @@ async def serve(context: ChildContext) -> int:
     listener = socket.socket(fileno=context.listen_fds["http"])
     # The real address decides, not the configuration: a socket on the LAN never goes without a login.
     login = listener.family != socket.AF_UNIX and needs_login(str(listener.getsockname()[0]))
-    services = Services(context.config, context.paths)
+    services = Services(context.config, context.paths, link)
     web = Web(services, authenticate=login)
     host = Host(web, [listener])
-
-    def take_state(params: dict[str, Any]) -> None:
-        services.state = params
-
-    def drain(params: dict[str, Any]) -> None:
-        host.drain(float(params.get("deadline_s", DEFAULT_DRAIN_S)))
-
-    def shutdown(params: dict[str, Any]) -> None:
-        host.drain(float(params.get("grace_s", DEFAULT_DRAIN_S)))
-
-    link = context.open_link(
-        {"state": take_state, "drain": drain, "shutdown": shutdown, "trim": lambda _: trim_memory()}
-    )
-    services.link = link
-    link.notify("hello", role="web", engine=None, pid=os.getpid(), schema=SCHEMA_VERSION)
+    orders.serve(host, services)
     start_heartbeat(link, HeartbeatState(), context.config.heartbeat_s)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, host.drain, DEFAULT_DRAIN_S)
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, lambda: orders.end(DEFAULT_DRAIN_S, closing=True)
+    )
     started = asyncio.Event()
 
     async def announce() -> None:

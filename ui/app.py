@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import shutil
 from collections.abc import AsyncIterator
 from importlib import resources
 from typing import Any
@@ -171,18 +170,17 @@ class Web:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        self.renditions.clear()
         async with contextlib.AsyncExitStack() as stack:
             for lifespan in self._lifespans:
                 await stack.enter_async_context(lifespan)
             yield
         for task in list(self.services.tasks):
             task.cancel()
-        self.renditions.clear()
-        shutil.rmtree(self.services.paths.tmp / "gradio", ignore_errors=True)
 
-    def end_streams(self) -> None:
-        """A drain began: streams without an end (progress, Gradio's heartbeats) let go; sound goes on."""
+    def end_streams(self, *, closing: bool) -> None:
+        """A drain began: streams without an end (progress, Gradio's heartbeats) let go; sound goes on, when
+        the house closes as long as somebody works on it."""
         self.services.draining = True
+        self.services.closing = self.services.closing or closing
         for app in self._gradio:
             app.stop_event.set()

@@ -18,7 +18,7 @@ from pipeline.audio.follow import JobFollower, JobProgress
 from pipeline.clock import utc_text
 from pipeline.codes import CODES, CosydError
 from pipeline.jobs import FINAL_STATES, JobRequest, JobState, choose_lane, new_job_id, parse_request
-from pipeline.model_files import require_model
+from pipeline.model_files import model_ready, require_model
 from pipeline.voices.catalogue import find_voice
 from pipeline.voices.choose import fit_mode
 from pipeline.voices.reference import F32
@@ -27,6 +27,8 @@ from ui.services import Services
 from ui.views import params_of
 
 WAIT_EVERY_S = 0.05
+CLOSED_S = 10.0
+"""When to come again after a stop: a restart takes about that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class Desk:
             raise CosydError("bad_value", field="voice", reason="not_text")
         voices = self._services.voices
         if fields.get("text") not in (None, ""):  # an empty text is the first thing to say
-            fields["voice"] = find_voice(wanted, voices, self._services.config.web.default_voice).id
+            default, root = self._services.config.web.default_voice, self._services.paths.root
+            fields["voice"] = find_voice(wanted, voices, default, lambda: model_ready(root)).id
         else:
             raise CosydError("empty_text")
         request = parse_request(fields, max_chars=max_chars)
@@ -135,6 +138,7 @@ class Desk:
                 elif follower.finished:
                     return
                 else:
+                    await self._still_spoken(job_id)
                     await asyncio.sleep(follower.delay_s)
         finally:
             follower.close()
@@ -150,7 +154,21 @@ class Desk:
                 return
             if progress.state in FINAL_STATES:
                 raise progress.error or CosydError("internal")
+            await self._still_spoken(job_id)
             await asyncio.sleep(WAIT_EVERY_S)
+
+    async def _still_spoken(self, job_id: str) -> None:
+        """Raises CosydError(shutting_down) when the house closes and nobody works on the job: it goes on at
+        the next start, but not for this listener."""
+        if not self._services.closing:
+            return
+        try:
+            waits = (await self._services.read(job_progress, job_id)).state == JobState.QUEUED
+        except CosydError:
+            waits = False  # not known now
+        if waits:
+            raise CosydError("shutting_down", retry_after_s=CLOSED_S)
+        await asyncio.sleep(WAIT_EVERY_S)
 
     # -- ending -------------------------------------------------------------------------------------
 

@@ -1,14 +1,13 @@
 """Finished recordings in another format: encoded on request into bounded scratch space, removed soon after.
 
 A player asks for one file several times (Range), so a rendition is kept for a while after its last use. Files
-lie in `tmp/renditions`; the oldest go first when `limits.tmp_bytes` is reached. The folder is emptied at
-start and end.
+lie in `renditions` of the process's own folder (`ui.scratch`); the oldest go first when `limits.tmp_bytes` is
+reached.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,14 +26,10 @@ class Renditions:
 
     def __init__(self, services: Services, kept_s: float = KEPT_S) -> None:
         self._services, self._kept_s = services, kept_s
-        self.folder = services.paths.tmp / "renditions"
+        self.folder = services.scratch / "renditions"
         self._used: Counter[Path] = Counter()
         self._last: dict[Path, float] = {}
         self._locks: dict[Path, asyncio.Lock] = {}
-
-    def clear(self) -> None:
-        """Empty the folder. Only when nobody reads: at start and at the end."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     @asynccontextmanager
     async def lend(self, job_id: str, final: Path, format: str) -> AsyncIterator[Path]:

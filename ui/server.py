@@ -18,7 +18,6 @@ from ui.app import Web
 
 log = logging.getLogger("cosyd.web")
 BACKLOG = 1024
-DEFAULT_DRAIN_S = 10.0
 
 
 class _Quiet(logging.Filter):
@@ -66,16 +65,15 @@ def make_server(web: Web) -> Server:
 
 
 class Host:
-    """Runs the server on its event loop; `drain` may be called from any thread."""
+    """Runs the server on the loop that it is made in; `drain` may be called from any thread, at any time."""
 
     def __init__(self, web: Web, sockets: list[socket.socket]) -> None:
         self._web, self._sockets = web, sockets
         self._server = make_server(web)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
 
     async def run(self, started: asyncio.Event) -> None:
         """Serve until a drain is over. Sets `started` when requests are answered."""
-        self._loop = asyncio.get_running_loop()
         serving = asyncio.ensure_future(self._server.serve(self._sockets))
         while not self._server.started and not serving.done():
             await asyncio.sleep(0.005)
@@ -83,12 +81,14 @@ class Host:
             started.set()
         await serving
 
-    def drain(self, deadline_s: float) -> None:
-        """Stop accepting and end when the streams have, or after `deadline_s`. Thread-safe, idempotent."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_drain, deadline_s)
+    def drain(self, deadline_s: float, *, closing: bool) -> None:
+        """Stop accepting and end when the streams have, or after `deadline_s`. Thread-safe, idempotent.
 
-    def _begin_drain(self, deadline_s: float) -> None:
-        self._web.end_streams()
+        `closing`: no other web takes over, and no worker goes on; streams end with the piece in hand.
+        """
+        self._loop.call_soon_threadsafe(self._begin_drain, deadline_s, closing)
+
+    def _begin_drain(self, deadline_s: float, closing: bool) -> None:
+        self._web.end_streams(closing=closing)
         self._server.config.timeout_graceful_shutdown = max(0, int(deadline_s + 0.999))
         self._server.should_exit = True

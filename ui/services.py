@@ -7,10 +7,12 @@ the event loop never waits for a lock: accepting a job may wait 30 s for one (CO
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pipeline.access import ApiKey, check_api_key, check_session, hash_token, touch_api_key
@@ -21,6 +23,8 @@ from pipeline.profile import Config
 from pipeline.store.db import Kind, connect, storage_error
 from pipeline.voices.catalogue import Voice, ready_made
 from pipeline.voices.registry import cloned_voices
+from pipeline.voices.saved import saved_voices
+from ui.scratch import scratch_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +55,8 @@ class Services:
         self.clock: Clock = clock or SystemClock()
         self.state: Mapping[str, Any] = {}
         self.draining = False
+        self.closing = False
+        """Nobody takes over: what is not spoken now is spoken after the next start."""
         self.ready_made: tuple[Voice, ...] = ready_made(config.engines.extra)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._local = threading.local()
@@ -65,9 +71,16 @@ class Services:
     def voices(self) -> tuple[Voice, ...]:
         """All voices of this moment; the ready-made ones when the database does not answer. Some 50 us."""
         try:
-            return (*self.ready_made, *self.read_now(cloned_voices))
+            return (*self.ready_made, *self.read_now(cloned_voices), *saved_voices(self.paths))
         except CosydError:
             return self.ready_made
+
+    @property
+    def scratch(self) -> Path:
+        """The folder for this process's temporary files; removed with it (`ui.scratch`)."""
+        folder = scratch_of(self.paths.tmp, os.getpid())
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
 
     # -- database -----------------------------------------------------------------------------------
 

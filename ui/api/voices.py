@@ -236,7 +236,7 @@ async def _decoded(services: Services, form: FormData, read: Callable[[Path], T]
         raise CosydError("bad_audio", reason="empty")
 
     def work() -> T:
-        with tempfile.TemporaryDirectory(prefix="upload-", dir=services.paths.tmp) as folder:
+        with tempfile.TemporaryDirectory(prefix="upload-", dir=services.scratch) as folder:
             path = Path(folder) / "audio"
             with disk_errors(), path.open("wb") as out:
                 shutil.copyfileobj(upload.file, out)

@@ -42,7 +42,9 @@ def speak_function(services: Services, desk: Desk, renditions: Renditions) -> Ca
             final = services.paths.final_audio(accepted.created_at, accepted.id)
             async with renditions.lend(accepted.id, final, format) as path:
                 # Below Gradio's own folder, which `delete_cache` empties.
-                folder = Path(tempfile.mkdtemp(dir=services.paths.tmp / "gradio"))
+                below = services.scratch / "gradio"
+                below.mkdir(mode=0o700, exist_ok=True)
+                folder = Path(tempfile.mkdtemp(dir=below))
                 copy = await services.in_audio_thread(lambda: shutil.copyfile(path, folder / path.name))
             return gr.FileData(path=str(copy), orig_name=copy.name)
         except CosydError as error:
