@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from pipeline import queue
 from pipeline.attendant import Attendant, Limits
+from pipeline.audio.check import Listener
 from pipeline.audio.files import SegmentWriter, remove_segments, write_final_flac
 from pipeline.child import HeartbeatState
 from pipeline.clock import Clock
@@ -178,6 +179,12 @@ class JobRun:
                 on_chunk=on_chunk,
                 confirm=lambda: self._patiently(lambda: queue.still_held(bench.conn, job_id, self._token)),
                 open_writer=bench.open_writer,
+                listen=lambda: Listener(
+                    segment.text,
+                    self._request.speed,
+                    expected_s=expected_s,
+                    natural=bench.config.take_check == "speech" and bench.engine.capabilities().natural,
+                ),
             )
         finally:
             bench.attendant.end()

@@ -1,4 +1,4 @@
-"""One take of one segment: from the engine's chunks to its file, with the basic take check.
+"""One take of one segment: from the engine's chunks to its file, past the take check (`audio.check`).
 
 Called by `pipeline.runner`, in the engine's one thread. The listener hears the take while it is made; a take
 that fails the check is thrown away and made once more with another seed, as a new file.
@@ -15,18 +15,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
+from pipeline.audio.check import Finding, Listener
 from pipeline.audio.files import SegmentWriter
 from pipeline.codes import CosydError
 from pipeline.engines.base import F32Mono, Options, Segment, StopFlag, VoiceFeatures
-from pipeline.jobs import SEED_MAX, has_words
-
-SILENCE_PEAK = 10 ** (-50 / 20)
-"""Speech whose loudest sample stays below -50 dBFS is silent: far below the softest voice, above dither."""
+from pipeline.jobs import SEED_MAX
 
 TAKES = 2
-"""A bad take is made again once; the second bad one ends the job with `bad_take`."""
+"""A bad take is made again once. When the second is silent or not finite, the job ends with `bad_take`; when
+it is only doubtful, it is delivered: a listener would rather have it than nothing."""
 
 
 class Why(StrEnum):
@@ -82,24 +79,6 @@ def take_seed(segment_seed: int, take: int) -> int:
     return int.from_bytes(digest, "big") % (SEED_MAX + 1)
 
 
-class _Check:
-    """Looks at a take while it passes."""
-
-    def __init__(self, words: bool) -> None:
-        self._words = words
-        self._peak = 0.0
-
-    def chunk(self, chunk: F32Mono) -> None:
-        if not np.isfinite(chunk).all():
-            raise CosydError("bad_take", reason="not_finite")
-        if len(chunk):
-            self._peak = max(self._peak, float(np.abs(chunk).max()))
-
-    def end(self) -> None:
-        if self._words and self._peak < SILENCE_PEAK:
-            raise CosydError("bad_take", reason="silent")
-
-
 @contextmanager
 def _closing(chunks: Iterator[F32Mono]) -> Iterator[Iterator[F32Mono]]:
     """A generator left in the middle is closed now, with the programs it started, not at collection."""
@@ -132,32 +111,41 @@ def speak_segment(
     on_chunk: Callable[[], None],
     confirm: Callable[[], bool] = lambda: True,
     open_writer: OpenWriter = SegmentWriter,
+    listen: Callable[[], Listener] | None = None,
 ) -> Take:
     """Make `NNNN.pcm` of `segment`; `options(take)` says how take 0, 1 is spoken.
 
     `on_chunk` is called after each chunk is in the file. `confirm` is asked right before the file gets its
-    final name: False means that the job is no longer ours. Raises Interrupted, CosydError(bad_take) after the
+    final name: False means that the job is no longer ours. `listen` makes what judges one take; without it
+    only silence and what is no number are caught. Raises Interrupted, CosydError(bad_take) after the
     last take, `storage_full`, and whatever the engine raises; the part file is gone then.
     """
     for take in range(TAKES):
         chosen = options(take)
-        check = _Check(has_words(segment.text))
+        listener = listen() if listen else Listener(segment.text, natural=False)
+        last = take + 1 == TAKES
         with open_writer(job_dir, segment.idx) as writer:
             try:
                 with _closing(engine.synthesize(segment, voice, chosen, stop)) as chunks:
                     for chunk in chunks:
-                        check.chunk(chunk)
+                        _refuse(listener.chunk(chunk), last)
                         writer.append(chunk)
                         on_chunk()
                         if stop.is_set():
                             break
                 if not stop.is_set():
-                    check.end()
+                    _refuse(listener.end(), last)
             except CosydError as error:
-                if error.code != "bad_take" or take + 1 == TAKES or stop.is_set():
+                if error.code != "bad_take" or last or stop.is_set():
                     raise
                 continue
             if stop.is_set() or not confirm():
                 raise Interrupted
             return Take(samples=writer.finish(), retries=take, seed=chosen.seed)
     raise AssertionError("unreachable: the last take returns or raises")
+
+
+def _refuse(finding: Finding | None, last: bool) -> None:
+    """Raise CosydError(bad_take), unless there is nothing or it is the last take and only doubtful."""
+    if finding is not None and (finding.fatal or not last):
+        raise CosydError("bad_take", reason=finding.reason)

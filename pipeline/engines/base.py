@@ -44,7 +44,10 @@ class OutOfMemory(CosydError):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. `languages` are BCP-47 primary tags; empty means any."""
+    """What an engine can do. `languages` are BCP-47 primary tags; empty means any.
+
+    `natural`: it speaks, so the take check may judge it as speech; False for engines that only make signals.
+    """
 
     modes: frozenset[Mode]
     languages: tuple[str, ...]
@@ -56,6 +59,7 @@ class Capabilities:
     model: str = ""
     device: str = "cpu"
     dtype: str = "float32"
+    natural: bool = True
 
     def to_params(self) -> dict[str, Any]:
         """The JSON form sent in `ready`."""

@@ -184,7 +184,10 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything. The first block comes from the hardware profile (DESIGN 6)."""
+    """Everything. The first block comes from the hardware profile (DESIGN 6).
+
+    `take_check`: `speech` judges each segment as speech of its text, `signal` refuses only silence and noise.
+    """
 
     profile: str = _key("cpu")
     weights: str = _key("int8", choices=("int8", "bf16", "mixed", "fp32"))
@@ -197,6 +200,7 @@ class Config:
     swap_bytes: int = _bytes(8 * GIB)
 
     gpu: str = _key("auto")
+    take_check: str = _key("speech", choices=("speech", "signal"))
     timeout_factor: float = _key(1.0, low=0.1, high=100)
     lease_s: float = _seconds(15.0, low=0.5)
     heartbeat_s: float = _seconds(1.0, low=0.05)

@@ -21,7 +21,7 @@ from tests.integration.service import ROOT, Service, wait_for
 pytest.importorskip("torch", reason=NO_TORCH)
 
 CLIP = (KIT / "golden" / "prompt_24k.wav").read_bytes()
-START = {"deadlines.start_s": "120", "timeout_factor": "4"}
+START = {"deadlines.start_s": "120", "timeout_factor": "4", "take_check": "signal"}
 
 
 def add(service: Service, **fields: str) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class NumbersEngine:
     def capabilities(self) -> Capabilities:
         return Capabilities(
             modes=frozenset({"builtin"}), languages=(), longest_segment_s=30.0, voices=("numbers",),
-            model="numbers-1", device="cpu", dtype="float32",
+            model="numbers-1", natural=False,
         )  # fmt: skip
 
     def load(self, profile: Config, stop: StopFlag) -> Footprint:

@@ -63,7 +63,7 @@ class ScriptedEngine:
     def capabilities(self) -> Capabilities:
         return Capabilities(
             modes=frozenset({"builtin"}), languages=("en",), longest_segment_s=30.0, voices=("scripted",),
-            model="scripted-1", device="cpu", dtype="float32",
+            model="scripted-1", natural=False,
         )  # fmt: skip
 
     def load(self, profile: Config, stop: StopFlag) -> Footprint:
