@@ -18,9 +18,10 @@ class Demand:
     pinned_until: float = 0.0
 
 
-def is_wanted(demand: Demand, *, keep_alive_s: float, now: float) -> bool | None:
-    """True to have it, False to let it go, None when the queue could not be read: then nothing changes."""
-    if now < demand.pinned_until:
+def is_wanted(demand: Demand, *, keep_alive_s: float, now: float, warm: bool = False) -> bool | None:
+    """True to have it, False to let it go, None when the queue could not be read: then nothing changes.
+    `warm`: it is loaded ahead of work at this time of day (`keep_warm`)."""
+    if warm or now < demand.pinned_until:
         return True
     if demand.active_at is not None and now - demand.active_at < keep_alive_s:
         return True

@@ -12,75 +12,43 @@ not start at TRIM. Pressure that is not ours is named, not acted on. Unknown is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 
 from daemon.levels import Level, LevelState, step_level
-from daemon.sample import OwnProcess, Resource, Sample
+from daemon.rungs import (
+    Act,
+    Foreign,
+    Judged,
+    LevelChanged,
+    Output,
+    Rung,
+    overdue_s,
+    seconds_for,
+    settle_s,
+    targets_of,
+)
+from daemon.sample import Resource, Sample
 from pipeline.profile import Config
+
+__all__ = [
+    "Act",
+    "Foreign",
+    "Judged",
+    "Level",
+    "LevelChanged",
+    "Output",
+    "PolicyState",
+    "Rung",
+    "abandon",
+    "step",
+    "still_needed",
+]
 
 REST_S = 300.0
 """Pause of the ladder at an unchanged level once every rung was tried."""
-DRAIN_CRITICAL_S = 10.0
-"""The longest a piece may still take at CRITICAL."""
-RECYCLE_S = 30.0
-"""How long the old web may go on with its streams."""
-GROWN = 1.2
-"""A web that is this much larger than when it was new is worth a recycle."""
-WEB_START_BYTES = 250 * 1024**2
-"""A second web for the moment of the change; a recycle that would need more than there is helps nobody."""
-
-
-class Rung(IntEnum):
-    """The higher, the harder."""
-
-    TRIM = 1
-    UNLOAD = 2
-    RECYCLE_WEB = 3
-    DRAIN = 4
-    KILL = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """Something to do now to `targets` (names of children, with the pids meant, so that nothing else is
-    hit)."""
-
-    rung: Rung
-    resource: Resource
-    targets: tuple[str, ...]
-    pids: tuple[int, ...]
-    deadline_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class LevelChanged:
-    """A resource went from one level to another."""
-
-    resource: Resource
-    old: Level
-    new: Level
-    free_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """An action came to its end; `freed_bytes` None when a reading was missing."""
-
-    act: Act
-    helped: bool
-    freed_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Foreign:
-    """Pressure that is not ours began."""
-
-    resource: Resource
-    own_bytes: int
-    used_bytes: int
-
-
-Output = Act | LevelChanged | Judged | Foreign
+GAP_S = 10.0
+"""After so long without a look (a stopped process, a suspended machine) what held before no longer counts."""
+FOREIGN_EXIT = 1.25
+"""Pressure is ours again when our share is so much above the line below which it was others'."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +74,7 @@ class PolicyState:
     tried: frozenset[Rung] = frozenset()
     rest_until: float | None = None
     foreign: frozenset[Resource] = frozenset()
+    stepped_at: float | None = None
 
     @property
     def level(self) -> Level:
@@ -120,6 +89,7 @@ class PolicyState:
 def step(state: PolicyState, sample: Sample, now: float, config: Config) -> tuple[PolicyState, list[Output]]:
     """One tick: levels, the end of an action in flight, and at most one new action."""
     out: list[Output] = []
+    state = _after_gap(state, now)
     state = _levels(state, sample, now, config, out)
     state = _foreign(state, sample, config, out)
     state = _judge(state, sample, now, config, out)
@@ -141,6 +111,17 @@ def step(state: PolicyState, sample: Sample, now: float, config: Config) -> tupl
         return replace(state, rest_until=rest, tried=tried), out
     out.append(act)
     return _launch(state, act, sample, now, config), out
+
+
+def _after_gap(state: PolicyState, now: float) -> PolicyState:
+    """Hold times count looks, not the time for which nobody looked."""
+    if state.stepped_at is None or now - state.stepped_at <= GAP_S:
+        return replace(state, stepped_at=now)
+    return replace(
+        state, stepped_at=now,
+        ram=replace(state.ram, low_since=None, critical_since=None),
+        vram=replace(state.vram, low_since=None, critical_since=None),
+    )  # fmt: skip
 
 
 def still_needed(state: PolicyState, act: Act, fresh: Sample, now: float, config: Config) -> bool:
@@ -197,7 +178,9 @@ def _foreign(state: PolicyState, sample: Sample, config: Config, out: list[Outpu
             continue
         if own is None or used is None or not levels.known:
             foreign |= {name} & state.foreign  # unknown: what was said stays said
-        elif used > 0 and own < config.guard.own_share_min * used:
+        elif used > 0 and own < config.guard.own_share_min * used * (
+            FOREIGN_EXIT if name in state.foreign else 1.0
+        ):
             foreign.add(name)
             if name not in state.foreign:
                 out.append(Foreign(name, own, used))
@@ -236,65 +219,18 @@ def _choose(state: PolicyState, sample: Sample, resource: Resource) -> Act | Non
             continue
         if (rung is Rung.TRIM and critical) or (rung is Rung.KILL and not critical):
             continue
-        targets = _targets(rung, sample, resource, critical)
+        targets = targets_of(rung, sample, resource, critical)
         if targets:
-            seconds = 0.0
-            if rung is Rung.DRAIN:
-                seconds = DRAIN_CRITICAL_S if critical else 6 * DRAIN_CRITICAL_S
-            elif rung is Rung.RECYCLE_WEB:
-                seconds = RECYCLE_S
-            return Act(rung, resource, tuple(t.name for t in targets), tuple(t.pid for t in targets), seconds)
+            names, pids = tuple(t.name for t in targets), tuple(t.pid for t in targets)
+            return Act(rung, resource, names, pids, seconds_for(rung, critical))
     return None
 
 
-def _targets(rung: Rung, sample: Sample, resource: Resource, critical: bool) -> list[OwnProcess]:
-    """Whom a rung would hit, the largest first. Sizes that are unknown are nobody's turn."""
-    sized = sorted(
-        (p for p in sample.own if (p.bytes_of(resource) or 0) > 0),
-        key=lambda p: p.bytes_of(resource) or 0,
-        reverse=True,
-    )
-    workers = [p for p in sized if not p.is_web]
-    if rung is Rung.TRIM:
-        return [p for p in sized if p.ready]
-    if rung is Rung.UNLOAD:
-        return [p for p in workers if p.ready and p.idle][:1]
-    if rung is Rung.RECYCLE_WEB:
-        if resource != "ram" or sample.ram is None or sample.ram.available_bytes < WEB_START_BYTES:
-            return []
-        grown = [
-            p
-            for p in sized
-            if p.is_web
-            and p.ready
-            and (p.base_rss_bytes is None or (p.rss_bytes or 0) > GROWN * p.base_rss_bytes)
-        ]
-        return grown[:1]
-    if rung is Rung.DRAIN:
-        return [p for p in workers if p.ready and not p.idle][:1]
-    return sized[:1]
-
-
 def _launch(state: PolicyState, act: Act, sample: Sample, now: float, config: Config) -> PolicyState:
-    settle = config.guard.settle
-    factor = config.timeout_factor
-    if act.rung is Rung.TRIM:
-        settle_until: float | None = now + settle.trim_s * factor
-        overdue_s = settle.trim_s
-    else:
-        settle_until = None
-        overdue_s = (
-            act.deadline_s
-            + {
-                Rung.UNLOAD: settle.unload_s,
-                Rung.RECYCLE_WEB: config.deadlines.start_s,
-                Rung.DRAIN: settle.drain_s,
-                Rung.KILL: settle.kill_s,
-            }[act.rung]
-        )
+    settle_until = now + settle_s(act.rung, config) if act.rung is Rung.TRIM else None
     flying = InFlight(
         act, sample.free_bytes(act.resource), _bytes_of_pids(sample, act), now, settle_until,
-        now + overdue_s * factor,
+        now + overdue_s(act.rung, act.deadline_s, config),
     )  # fmt: skip
     return replace(state, in_flight=flying, tried=state.tried | {act.rung}, rest_until=None)
 
@@ -305,19 +241,13 @@ def _bytes_of_pids(sample: Sample, act: Act) -> int | None:
     return None if any(size is None for size in sizes) else sum(size or 0 for size in sizes)
 
 
-def _settle_s(rung: Rung, config: Config) -> float:
-    settle = config.guard.settle
-    seconds = {Rung.UNLOAD: settle.unload_s, Rung.KILL: settle.kill_s, Rung.TRIM: settle.trim_s}
-    return seconds.get(rung, settle.drain_s) * config.timeout_factor
-
-
 def _judge(state: PolicyState, sample: Sample, now: float, config: Config, out: list[Output]) -> PolicyState:
     flying = state.in_flight
     if flying is None:
         return state
     gone = not {p.pid for p in sample.own} & set(flying.act.pids)
     if flying.settle_until is None and gone:
-        flying = replace(flying, settle_until=now + _settle_s(flying.act.rung, config))
+        flying = replace(flying, settle_until=now + settle_s(flying.act.rung, config))
         return replace(state, in_flight=flying)
     over = now >= (flying.settle_until if flying.settle_until is not None else flying.overdue_at)
     if not over:

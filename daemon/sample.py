@@ -40,7 +40,8 @@ class VramReading:
 
 @dataclass(frozen=True, slots=True)
 class OwnProcess:
-    """A child of ours as the policy sees it. `base_rss_bytes` is its size when it became ready."""
+    """A child of ours as the policy sees it. `base_rss_bytes` is its size when it became ready, `age_s` how
+    long it has been; `keep`: it could not be had back if it were ended (a driver update waits)."""
 
     name: str  # "web" or "worker:ENGINE"
     pid: int
@@ -49,6 +50,8 @@ class OwnProcess:
     ready: bool = True
     idle: bool = True
     base_rss_bytes: int | None = None
+    age_s: float = 0.0
+    keep: bool = False
 
     @property
     def is_web(self) -> bool:
@@ -61,11 +64,13 @@ class OwnProcess:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All readings of one tick; `vram` is None without a card as well as when it could not be read."""
+    """All readings of one tick; `vram` is None without a card as well as when it could not be read. `work`
+    is the number of jobs that wait or run, None when the queue could not be read."""
 
     ram: RamReading | None = None
     vram: VramReading | None = None
     own: tuple[OwnProcess, ...] = ()
+    work: int | None = None
 
     def free_bytes(self, resource: Resource) -> int | None:
         """What is left of a resource, None when unknown."""

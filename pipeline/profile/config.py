@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.profile.values import Threshold, parse_duration, parse_size, parse_threshold
+from pipeline.profile.values import Threshold, parse_duration, parse_hours, parse_size, parse_threshold
 
 MIB = 1024**2
 GIB = 1024**3
@@ -74,7 +74,9 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The memory guard."""
+    """The memory guard. A child is renewed in a quiet minute (`quiet_s` without work) when it is older than
+    `age_max_s`, or when its growth over `creep_window_s` would make memory LOW within `creep_horizon_s`.
+    `trace_samples`: so many of the last looks are kept for a bug report."""
 
     cadence_s: float = _seconds(1.0, low=0.05)
     cadence_low_s: float = _seconds(0.25, low=0.05)
@@ -84,6 +86,21 @@ class Guard:
     trim_min_gain: float = _key(0.05, low=0, high=1)
     own_share_min: float = _key(0.25, low=0, high=1)
     sample_every_s: float = _seconds(10.0, low=0.05)
+    quiet_s: float = _seconds(60.0)
+    age_max_s: float = _seconds(7 * 86400.0, low=60)
+    creep_window_s: float = _seconds(3600.0, low=60)
+    creep_horizon_s: float = _seconds(3 * 3600.0)
+    trace_samples: int = _key(1800, low=0, high=100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Lean:
+    """When an engine that ran out of memory comes back leaner, and when it may have all of it again."""
+
+    after: int = _key(2, low=1, high=100)
+    window_s: float = _seconds(600.0)
+    restore_s: float = _seconds(1800.0, low=1)
+    restore_max_s: float = _seconds(86400.0, low=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +213,7 @@ class Config:
     batch_segments: int = _key(2, low=1, high=64)
     queue_max_s: float = _seconds(300.0, low=1, runtime=True)
     keep_alive: float = _seconds(900.0, runtime=True)
+    keep_warm: tuple[str, ...] = _key((), parse=parse_hours, runtime=True)
     swap_below_ram_bytes: int = _bytes(16 * GIB)
     swap_bytes: int = _bytes(8 * GIB)
 
@@ -205,6 +223,7 @@ class Config:
     lease_s: float = _seconds(15.0, low=0.5)
     heartbeat_s: float = _seconds(1.0, low=0.05)
     guard: Guard = field(default_factory=Guard)
+    lean: Lean = field(default_factory=Lean)
     restart: Restart = field(default_factory=Restart)
     deadlines: Deadlines = field(default_factory=Deadlines)
     outputs: Outputs = field(default_factory=Outputs)

@@ -17,6 +17,7 @@ _SIZE_UNITS = {
 }  # fmt: skip
 _DURATION_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+_HOURS = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])\s*-\s*([01]?[0-9]|2[0-4]):([0-5][0-9])")
 _THRESHOLD = re.compile(r"max\(\s*([0-9.]+)\s*%\s*,\s*([^)]+)\)")
 
 
@@ -76,3 +77,38 @@ def parse_threshold(value: object) -> Threshold:
         except ValueError:
             pass
     raise ValueError(f"{value!r} is not a threshold; write a size or, for example, 'max(10 %, 384 MiB)'")
+
+
+def parse_hours(value: object) -> tuple[str, ...]:
+    """Times of day as `"06:30-23:00"`, one or a list; over midnight is `"22:00-06:00"`, for ever
+    `"always"`."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError(f"{value!r} is no list of times; write, for example, '06:30-23:00'")
+    found = []
+    for item in items:
+        text = str(item).strip()
+        if text.lower() == "always":
+            text = "00:00-24:00"
+        match = _HOURS.fullmatch(text)
+        if text and (match is None or max(_minutes(match, 1), _minutes(match, 3)) > 24 * 60):
+            raise ValueError(f"{item!r} is no time of day; write, for example, '06:30-23:00'")
+        found += [text] if text else []
+    return tuple(found)
+
+
+def _minutes(match: re.Match[str], group: int) -> int:
+    return int(match[group]) * 60 + int(match[group + 1])
+
+
+def within_hours(hours: tuple[str, ...], minute_of_day: float) -> bool:
+    """Whether a local time of day (minutes since midnight) lies in one of `hours`, the end excluded."""
+    for text in hours:
+        match = _HOURS.fullmatch(text)
+        if match is None:
+            continue
+        begin, end = _minutes(match, 1), _minutes(match, 3)
+        inside = begin <= minute_of_day < end if begin <= end else not end <= minute_of_day < begin
+        if inside:
+            return True
+    return False

@@ -194,3 +194,33 @@ def test_without_per_process_numbers_a_full_card_is_nobodys_fault() -> None:
     run.feed(Sample(RamReading(2 * GIB, TOTAL), VramReading(50 * MIB, 6 * GIB), (WEB, BUSY)), 600)
     assert run.rungs == []
     assert all(isinstance(o, LevelChanged) for o in run.out)
+
+
+def test_c13_what_held_before_a_suspend_no_longer_counts() -> None:
+    run = Run()
+    run.feed(at(LOW, WEB, BUSY), 4)
+    run.now += 3600
+    run.feed(at(LOW, WEB, BUSY), 5)
+    assert run.rungs == [], "four seconds before and five after are no six in a row"
+    run.feed(at(LOW, WEB, BUSY), 1)
+    assert run.rungs == [Rung.TRIM]
+
+
+def test_c15_pressure_near_the_line_between_ours_and_others_does_not_flap() -> None:
+    run = Run()
+    used = TOTAL - CRITICAL
+    for share in (0.24, 0.26, 0.24, 0.26, 0.30, 0.30):
+        run.feed(at(CRITICAL, OwnProcess("web", 10, round(share * used))), 5)
+    assert sum(isinstance(o, Foreign) for o in run.out) == 1
+    run.feed(at(CRITICAL, OwnProcess("web", 10, round(0.4 * used))), 1)
+    assert run.rungs == [Rung.KILL], "now it is ours, and nothing gentler is left"
+
+
+def test_what_cannot_be_had_back_is_given_up_at_critical_only() -> None:
+    """C05: its CUDA context goes on after a driver update, and no new one can be made."""
+    kept = replace(IDLE, rss_bytes=2000 * MIB, keep=True)
+    run = Run()
+    run.feed(at(LOW, kept), 120)
+    assert run.rungs == [Rung.TRIM]
+    run.feed(at(CRITICAL, kept), 1)
+    assert run.rungs[-1] is Rung.UNLOAD

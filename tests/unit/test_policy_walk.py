@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon import policy
+from daemon import decide, policy, renewal
+from daemon.decide import Mind
 from daemon.levels import Level
 from daemon.policy import Act, PolicyState, Rung
+from daemon.renewal import Renew, Soothe
 from daemon.sample import OwnProcess, RamReading, Sample, VramReading
 from pipeline.clock import FakeClock
 from pipeline.profile import Config
@@ -43,20 +46,35 @@ class Machine:
     stride: int = 300
     trims_help: float = 0.5
     idleness: float = 0.5
+    born: dict[int, float] = field(default_factory=dict)
+    update_waits: bool = False
+    growth: int = 0
 
     def spawn(self, name: str, rss: int, vram: int | None) -> None:
         self.next_pid += 1
         self.own[self.next_pid] = OwnProcess(name, self.next_pid, rss, vram, base_rss_bytes=rss)
+        self.born[self.next_pid] = self.clock.mono
 
     def sample(self) -> Sample:
-        own = tuple(self.own.values())
+        own = tuple(
+            replace(
+                p,
+                age_s=self.clock.mono - self.born[p.pid],
+                keep=self.update_waits and p.vram_bytes is not None,
+            )
+            for p in self.own.values()
+        )
         used = self.others + sum(p.rss_bytes or 0 for p in own)
         vram_used = self.others_vram + sum(p.vram_bytes or 0 for p in own)
         ram = RamReading(max(0, TOTAL - used), TOTAL) if self.rng.random() > 0.05 else None
         vram = VramReading(max(0, CARD - vram_used), CARD) if self.rng.random() > 0.1 else None
+        if vram is not None and self.rng.random() < 0.5:
+            rates = self.rng.choice([None, 0.1, 0.9])
+            vram = replace(vram, utilisation_ratio=rates, throttle_reasons=self.rng.choice([None, 0, 0x40]))
         if self.rng.random() < 0.03 and own:
             own = (replace(own[0], rss_bytes=None), *own[1:])
-        return Sample(ram, vram, own)
+        work = None if self.rng.random() < 0.1 else sum(not p.idle for p in own)
+        return Sample(ram, vram, own, work)
 
     def live(self) -> None:
         """A tick of the world."""
@@ -69,7 +87,7 @@ class Machine:
                 del self.own[pid]
                 self.dying.pop(pid, None)
                 continue
-            more = self.rng.randint(-self.stride // 15, self.stride // 7) * MIB
+            more = (self.growth + self.rng.randint(-self.stride // 15, self.stride // 7)) * MIB
             grown = max(MIB, (process.rss_bytes or 0) + more)
             vram = process.vram_bytes
             self.own[pid] = replace(
@@ -125,21 +143,44 @@ def check_act(before: PolicyState, state: PolicyState, act: Act, sample: Sample,
             assert state.level is Level.CRITICAL, "at LOW there is time to see what came of it"
 
 
+def check_renewal(before: Mind, mind: Mind, wish: Renew | Soothe, sample: Sample, now: float) -> None:
+    """A planned restart is nothing urgent: it disturbs nobody and is sure of what it sees."""
+    target = next(p for p in sample.own if p.pid == wish.pid)
+    assert target.name == wish.name and target.ready and not target.keep
+    if isinstance(wish, Soothe):
+        return
+    assert sample.work == 0 and all(p.idle for p in sample.own), "somebody is being served"
+    assert mind.policy.level is Level.OK and mind.policy.in_flight is None, "the ladder is at work"
+    quiet = before.renewal.quiet_since
+    assert quiet is not None and now - quiet >= CONFIG.guard.quiet_s
+    last = before.renewal.renewed_at
+    assert last is None or now - last >= renewal.AGAIN_S, "one at a time"
+    if wish.reason == "age":
+        assert target.age_s >= CONFIG.guard.age_max_s
+
+
 def walk(seed: int, ticks: int) -> int:
     rng = random.Random(seed)
-    world = Machine(rng, stride=rng.choice([10, 60, 300]))
-    state, acts = PolicyState(), 0
+    slow = rng.random() < 0.3  # days in steps of half a minute: planned restarts are reached
+    world = Machine(rng, stride=10 if slow else rng.choice([10, 60, 300]))
+    world.update_waits = rng.random() < 0.2
+    if slow:
+        world.idleness, world.growth, ticks = 0.97, rng.choice([0, 1, 3]), ticks * 5
+    mind, acts = Mind(), 0
     last: tuple[Act, float] | None = None
     for _ in range(ticks):
-        world.clock.advance(0.25 if state.level is not Level.OK else 1.0)
+        gap = rng.random()
+        if gap < 0.01:
+            world.clock.advance(rng.choice([15.0, 3600.0, 9 * 86400.0]))  # stopped, suspended, forgotten
+        world.clock.advance(30.0 if slow else 0.25 if mind.policy.level is not Level.OK else 1.0)
         world.live()
         sample, now = world.sample(), world.clock.mono
-        before = state
-        state, out = policy.step(state, sample, now, CONFIG)
+        before = mind
+        mind, out = decide.step(mind, sample, now, CONFIG)
         found = [o for o in out if isinstance(o, Act)]
         assert len(found) <= 1
         for act in found:
-            check_act(before, state, act, sample, now)
+            check_act(before.policy, mind.policy, act, sample, now)
             if last is not None and act.rung <= last[0].rung:
                 assert now - last[1] >= min(SETTLE[last[0].rung], 0.25), "no time to settle"
                 if last[0].rung is act.rung:
@@ -147,6 +188,13 @@ def walk(seed: int, ticks: int) -> int:
             last = (act, now)
             acts += 1
             world.carry_out(act)
+        for wish in (o for o in out if isinstance(o, Renew | Soothe)):
+            check_renewal(before, mind, wish, sample, now)
+            if isinstance(wish, Renew):
+                assert not found, "two at once"
+                world.dying[wish.pid] = now
+                acts += 1
+    state = mind.policy
     # The pressure goes: back to rest, whatever state it was in.
     for _ in range(60):
         world.clock.advance(2.0)
@@ -158,16 +206,40 @@ def walk(seed: int, ticks: int) -> int:
     return acts
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 80))
-def test_random_walks_keep_the_rules(seed: int, ticks: int) -> None:
-    walk(seed, ticks)
+def test_random_walks_keep_the_rules(rounds: Callable[[int, int], int]) -> None:
+    """200 walks, 10,000 with --long."""
+
+    @settings(max_examples=rounds(200, 10_000), deadline=None)
+    @given(st.integers(0, 2**32 - 1), st.integers(1, 80))
+    def walks(seed: int, ticks: int) -> None:
+        walk(seed, ticks)
+
+    walks()
+
+
+def test_the_walks_do_reach_planned_restarts() -> None:
+    seen: set[str] = set()
+    for seed in range(60):
+        if seen:
+            break
+        rng = random.Random(seed)
+        world, mind = Machine(rng, stride=10, growth=1, idleness=0.99, others=500 * MIB), Mind()
+        for _ in range(300):
+            world.clock.advance(30.0)
+            world.live()
+            mind, out = decide.step(mind, world.sample(), world.clock.mono, CONFIG)
+            for wish in (o for o in out if isinstance(o, Renew)):
+                seen.add(wish.reason)
+                world.dying[wish.pid] = 0.0
+    assert seen == {"creep"}
 
 
 def test_the_walks_do_reach_every_rung() -> None:
     """Otherwise the rules above would hold for nothing."""
     seen: set[Rung] = set()
     for seed in range(40):
+        if seen == set(Rung):
+            break
         rng = random.Random(seed)
         # Calm enough to stay at LOW for a while, and with trims that free nothing.
         world, state = Machine(rng, stride=20, trims_help=0.0, idleness=0.2, others=2500 * MIB), PolicyState()

@@ -17,7 +17,14 @@ from pipeline.codes import CosydError
 from pipeline.profile import PROFILES, Config, Layer, from_json, resolve, to_json
 from pipeline.profile.config import GIB, MIB
 from pipeline.profile.load import environment_layer, file_layer, flatten, known_keys
-from pipeline.profile.values import Threshold, parse_duration, parse_size, parse_threshold
+from pipeline.profile.values import (
+    Threshold,
+    parse_duration,
+    parse_hours,
+    parse_size,
+    parse_threshold,
+    within_hours,
+)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +281,8 @@ def _value(key: str) -> st.SearchStrategy[object]:
         return st.integers(0, 2**45)
     if meta.get("parse") is parse_duration:
         return st.floats(max(low, 0), 1e6) | st.just("always")
+    if meta.get("parse") is parse_hours:
+        return st.lists(st.sampled_from(["06:30-23:00", "22:00 - 6:00", "always"]), max_size=3)
     if isinstance(field.default, bool):
         return st.booleans() | st.sampled_from(["true", "no", "0"])
     if isinstance(field.default, int):
@@ -324,3 +333,27 @@ def test_an_effective_file_that_nobody_wrote_is_a_config_error(text: str) -> Non
     with pytest.raises(CosydError) as caught:
         from_json(text)
     assert caught.value.code == "config_error"
+
+
+@pytest.mark.parametrize(
+    ("hours", "minute", "inside"),
+    [
+        ("06:30-23:00", 6 * 60 + 29.9, False),
+        ("06:30-23:00", 6 * 60 + 30, True),
+        ("6:30 - 23:00", 23 * 60, False),
+        ("22:00-06:00", 23 * 60, True),
+        ("22:00-06:00", 5 * 60, True),
+        ("22:00-06:00", 12 * 60, False),
+        ("always", 0, True),
+        ("07:00-08:00,18:00-19:00", 18.5 * 60, True),
+        ("", 60, False),
+    ],
+)
+def test_hours_to_be_kept_warm(hours: str, minute: float, inside: bool) -> None:
+    assert within_hours(parse_hours(hours), minute) is inside
+
+
+@pytest.mark.parametrize("value", ["25:00-26:00", "24:30-25:00", "morning", "06:30", 7, "06:60-07:00"])
+def test_what_is_no_time_of_day_is_refused_with_an_example(value: object) -> None:
+    with pytest.raises(ValueError, match="06:30-23:00"):
+        parse_hours(value)
