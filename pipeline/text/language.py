@@ -45,6 +45,7 @@ _UKRAINIAN = frozenset("іїєґІЇЄҐ")
 _OPENING = frozenset("([{<“‘「『《〈【（［｛«¿¡$€£¥￥#+@")
 
 
+@functools.lru_cache(maxsize=8192)
 def script_of(ch: str) -> str:
     """The script of a letter (`latin`, `han`, `kana` ...); "" for digits, marks, punctuation and the rest.
 
@@ -106,7 +107,10 @@ def detect(text: str, language: str = "auto") -> str:
     A Han character or a kana counts for three letters, being about a syllable. One kana in twenty
     characters makes Han Japanese.
     """
-    counts = Counter(script_of(ch) for ch in text)
+    characters = Counter(text)
+    counts: Counter[str] = Counter()
+    for ch, count in characters.items():
+        counts[script_of(ch)] += count
     del counts[""]
     wanted = primary(language)
     if not counts:
@@ -114,7 +118,7 @@ def detect(text: str, language: str = "auto") -> str:
     kana = counts["kana"] * 20 > counts["han"]
     weights: Counter[str] = Counter()
     for script, count in counts.items():
-        tongue = _language_of(script, wanted, kana, bool(_UKRAINIAN & set(text)))
+        tongue = _language_of(script, wanted, kana, not _UKRAINIAN.isdisjoint(characters))
         weights[tongue] += count * (3 if script in ("han", "kana", "hangul") else 1)
     return weights.most_common(1)[0][0]
 

@@ -1,71 +1,29 @@
-"""Takes markup out of a text, keeping for each character the place it came from. Pure, linear time.
+"""Takes the form of a document out of a text, keeping each character's place in it. Pure, linear time.
 
-A first form for Markdown as chat programs write it: headings, emphasis, code spans, links, lists, tables,
-rules; code blocks are left out. SSML and HTML tags are removed, their entities read. Used by
-`pipeline.text.segment`.
+Markdown as chat programs write it: headings, emphasis, code spans, links, lists, tables, rules; code blocks
+are left out. Tags and entities are in `pipeline.text.ssml`. Plain text is read with the same eyes: nobody
+wants to hear two asterisks. Used by `pipeline.text.front`.
 """
 
 from __future__ import annotations
 
 import bisect
-import html
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
-from pipeline.jobs import Markup
-
-Edit = tuple[int, int, str]
-"""Replace `text[start:end]` by a string."""
+from pipeline.jobs import Markup, has_words
+from pipeline.text.spoken import Edit, Spoken
+from pipeline.text.ssml import tag_edits
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """Cleaned text. `_starts` and `_origins` pair the beginning of each kept stretch with its source."""
-
-    text: str
-    _starts: tuple[int, ...] = (0,)
-    _origins: tuple[int, ...] = (0,)
-    _exact: tuple[bool, ...] = (True,)
-
-    def offset(self, at: int) -> int:
-        """Where the character `text[at]` was in the source; a replaced stretch maps to its beginning."""
-        i = bisect.bisect_right(self._starts, at) - 1
-        return self._origins[i] + (at - self._starts[i] if self._exact[i] else 0)
-
-
-def to_speech(text: str, markup: Markup = "plain") -> Spoken:
-    """`text` without its markup. Plain text stays as it is."""
-    if markup == "markdown":
-        return _apply(text, _markdown_edits(text))
-    if markup == "ssml":
-        return _apply(text, _tag_edits(text))
-    return Spoken(text)
-
-
-def _apply(text: str, edits: Iterable[Edit]) -> Spoken:
-    """Make the edits; one that overlaps an earlier one is left out."""
-    out: list[str] = []
-    starts, origins, exact = [], [], []
-    done = length = 0
-
-    def put(piece: str, origin: int, same: bool) -> None:
-        nonlocal length
-        if piece:
-            starts.append(length)
-            origins.append(origin)
-            exact.append(same)
-            out.append(piece)
-            length += len(piece)
-
-    for start, end, replacement in sorted(edits):
-        if start < done:
-            continue
-        put(text[done:start], done, True)
-        put(replacement, start, False)
-        done = end
-    put(text[done:], done, True)
-    return Spoken("".join(out), tuple(starts) or (0,), tuple(origins) or (0,), tuple(exact) or (True,))
+def to_speech(text: str, markup: Markup = "plain", language: str = "auto") -> Spoken:
+    """`text` without its form. What has words keeps some: a text that is all code is read as it is."""
+    typed = Spoken.of(text)
+    edits = tag_edits(text, ssml=markup == "ssml", language=language)
+    if markup != "ssml":
+        edits = _markdown_edits(text) + edits
+    spoken, _ = typed.edited(edits)
+    return spoken if has_words(spoken.text) or not has_words(text) else typed
 
 
 _FENCE = re.compile(r"^[ ]{0,3}(```|~~~)", re.M)
@@ -79,14 +37,10 @@ _LINK = re.compile(
 _AUTOLINK = re.compile(r"<((?:https?://|mailto:)[^<>\s]{1,2000})>")
 _CODE = re.compile(r"(`{1,2})([^`\n]{1,1000})\1(?!`)")
 _EMPHASIS = (
-    re.compile(r"(\*\*\*|\*\*|\*)(?=\S)([^*\n]{1,2000}?)(?<=\S)\1"),
+    re.compile(r"(?<![A-Za-z0-9*])(\*\*\*|\*\*|\*)(?=\S)([^*\n]{1,2000}?)(?<=\S)\1(?!\*)"),
     re.compile(r"(?<![^\W_])(___|__|_)(?=\S)([^_\n]{1,2000}?)(?<=\S)\1(?![^\W_])"),
     re.compile(r"(~~)(?=\S)([^~\n]{1,2000}?)(?<=\S)\1"),
 )
-_TAG = re.compile(r"<(/?)([A-Za-z][\w:.-]{0,40})(?:\s[^<>]{0,500})?/?>|<!--.{0,2000}?-->", re.S)
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]\w{1,30});")
-_KEPT_TAGS = frozenset({"strong", "laughter"})  # controls that CosyVoice documents
-_BREAKS = frozenset({"break", "p", "br", "s", "div", "li", "tr"})
 
 
 def _markdown_edits(text: str) -> list[Edit]:
@@ -149,16 +103,3 @@ def _table_row(text: str, match: re.Match[str]) -> list[Edit]:
     bars = [i for i in range(match.start(), match.end()) if text[i] == "|"]
     edits = [(bars[0], bars[0] + 1, ""), (bars[-1], bars[-1] + 1, "")]
     return edits + [(bar, bar + 1, ", ") for bar in bars[1:-1]]
-
-
-def _tag_edits(text: str) -> list[Edit]:
-    """Tags go (a break becomes a pause), CosyVoice's own controls stay, entities become characters."""
-    edits: list[Edit] = []
-    for match in _TAG.finditer(text):
-        name = (match.group(2) or "").lower()
-        if name not in _KEPT_TAGS:
-            edits.append((match.start(), match.end(), ", " if name in _BREAKS else ""))
-    for match in _ENTITY.finditer(text):
-        if (meant := html.unescape(match.group())) != match.group():
-            edits.append((match.start(), match.end(), meant))
-    return edits

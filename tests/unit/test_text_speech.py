@@ -42,7 +42,7 @@ def test_markdown(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('<speak>你好<break time="500ms"/>再见</speak>', "你好, 再见"),
+        ('<speak>你好<break time="500ms"/>再见</speak>', "你好[pause 0.500s]再见"),
         ("A &amp; B &lt; C", "A & B < C"),
         ("这<strong>绝对</strong>可以[laughter]", "这<strong>绝对</strong>可以[laughter]"),
         ("3 < 4 and 5 > 2", "3 < 4 and 5 > 2"),
@@ -52,8 +52,42 @@ def test_tags(text: str, expected: str) -> None:
     assert to_speech(text, "ssml").text == expected
 
 
-def test_plain_text_is_left_alone() -> None:
-    assert to_speech("# *a* <b> `c`").text == "# *a* <b> `c`"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3 < 4 and 5 > 2, a*b*c, 2 * 3 * 4", "3 < 4 and 5 > 2, a*b*c, 2 * 3 * 4"),
+        ("if a <b and c> d", "if a <b and c> d"),
+        ("A &amp; B<br/>next <b>word</b>", "A & B\nnext word"),
+        ("这是**重点**内容", "这是重点内容"),
+        ("snake_case_name and 5_000", "snake_case_name and 5_000"),
+        ("```python\nprint(1)\n```", "```python\nprint(1)\n```"),
+        ('<speak>a<break strength="weak"/>b</speak>', "a[pause 0.200s]b"),
+        ("<p>one</p><p>two</p>", "\none\n\ntwo\n"),
+    ],
+)
+def test_plain_text_loses_only_what_is_plainly_markup(text: str, expected: str) -> None:
+    assert to_speech(text).text == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "expected"),
+    [
+        ('<sub alias="World Wide Web Consortium">W3C</sub>!', "en", "World Wide Web Consortium!"),
+        ('<say-as interpret-as="characters">AB12</say-as>', "en", "A B one two"),
+        ('<say-as interpret-as="telephone">110</say-as>', "zh", "幺幺零"),
+        ('<say-as interpret-as="ordinal">21</say-as>', "en", "twenty first"),
+        ('<say-as interpret-as="date">today</say-as>', "en", "today"),
+        ('<phoneme alphabet="x-pinyin" ph="hao4 xue2">好学</phoneme>', "zh", "[h][ào][x][ué]"),
+        ('<phoneme alphabet="ipa" ph="liːd">lead</phoneme>', "en", "[L][IY0][D]"),
+        ('<phoneme alphabet="x-arpabet" ph="L IY1 D">lead</phoneme>', "en", "[L][IY1][D]"),
+        ('<phoneme alphabet="ipa" ph="ʕʕ">word</phoneme>', "en", "word"),
+        ('<prosody rate="slow"><emphasis>so</emphasis></prosody>', "en", "so"),
+        ("<sub alias='x'>unclosed", "en", "unclosed"),
+        ('a<break time="90s"/>b', "en", "a[pause 10.000s]b"),
+    ],
+)
+def test_ssml_is_honoured_where_it_is_asked_for(text: str, language: str, expected: str) -> None:
+    assert to_speech(text, "ssml", language).text == expected
 
 
 @given(st.text(alphabet="ab *_`#[]()<>|~-\n1.!&;/", max_size=120), st.sampled_from(["markdown", "ssml"]))

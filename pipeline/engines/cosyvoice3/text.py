@@ -1,8 +1,7 @@
-"""Upstream's text normalisation and splitting, held by its goldens. Pure but for wetext, which is given.
+"""Upstream's text front end, held by its goldens, and what of it the engine uses. Pure; wetext is given.
 
-`normalize` is what the engine does to each segment. `split` is upstream's cutting of long texts; the service
-cuts by pipeline.text, which knows seconds of speech, so `split` serves the goldens and those who use the
-engine alone.
+The service reads numbers and cuts texts in pipeline.text; the engine then does `tidy`. `normalize` and
+`split` are upstream's own, for the goldens and for comparisons.
 """
 
 from __future__ import annotations
@@ -101,6 +100,20 @@ def normalize(text: str, zh: Normalizer | None = None, en: Normalizer | None = N
     text = text.replace("²", "平方").replace("³", "立方")
     text = text.replace(".", "。").replace(" - ", "，")
     text = text.translate(_BRACKETS).replace("——", " ")
+    return re.sub(r"[，,、]+$", "。", text)
+
+
+def tidy(text: str) -> str:
+    """What upstream does to a text beside reading its numbers, which `pipeline.text` has done by now.
+
+    Only for Chinese: no blanks but between English words, full stops wide, brackets away. Markup such as
+    `[h][ào]` stays as it is.
+    """
+    text = " ".join(text.split())
+    if not has_han(text):
+        return text
+    text = _drop_blanks(text).replace(" - ", "，").translate(_BRACKETS).replace("——", " ")
+    text = re.sub(r"(?<![A-Za-z0-9])\.|\.(?![A-Za-z0-9])", "。", text)
     return re.sub(r"[，,、]+$", "。", text)
 
 

@@ -1,0 +1,272 @@
+"""How English reads what is written in digits, signs and abbreviations: the families, in order. Pure.
+
+Used by `pipeline.text.normalize` on a text's `signs.view`; what is said is in `readings_en`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.text import readings_en as say
+from pipeline.text.abbreviations import ABBREVIATIONS, MONTHS, expand
+from pipeline.text.links import EMAIL, IP, IPV6, URL, address, link
+from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal
+from pipeline.text.rule import Rules, rule
+from pipeline.text.signs import read_sign
+from pipeline.text.units import EN_MONEY, EN_UNITS, alternatives
+
+_N = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
+_S = r"(?<![0-9])(?<![0-9][.,])"
+_NS = r"(?<![0-9A-Za-z])(?<![0-9][.,])"
+_SIGNED = r"[-+]?" + _N
+_TO = r"(?:[-~–—]| [-–—~] )"
+_END = r"(?![A-Za-z0-9])"
+_CUR = alternatives({k: "" for k in EN_MONEY if not k.isalpha()})
+_CODES = alternatives({k: "" for k in EN_MONEY if k.isalpha()})
+_UNITS = alternatives(dict.fromkeys(EN_UNITS, ""))
+_HALF = r"(?P<half>[AaPp]\.? ?[Mm]\b\.?)"
+_SCALE = r"(?P<scale> (?:hundred|thousand|million|billion|trillion)\b|(?:bn|mn|[kKmMbBT])(?![A-Za-z0-9]))?"
+_DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
+_YEAR = r"(?P<y>1[0-9]{3}|20[0-9]{2})(?![0-9])"
+
+_SIGNS = {
+    "+": "plus", "=": "equals", "≠": "is not equal to", "≈": "approximately", "±": "plus or minus", "×": "times",
+    "÷": "divided by", "√": "square root of", "∞": "infinity", "≤": "less than or equal to",
+    "≥": "greater than or equal to", "<": "less than", ">": "greater than", "%": "percent", "℃": "degrees Celsius",
+    "℉": "degrees Fahrenheit", "°": "degrees", "&": "and", "@": "at", "$": "dollars", "€": "euros", "£": "pounds",
+    "¥": "yen", "№": "number", "→": "to", "§": "section", "¢": "cents", "∑": "sum of", "∴": "therefore",
+}  # fmt: skip
+
+
+def _sign(m: re.Match[str]) -> str | None:
+    ch = m[0]
+    if ch in _SIGNS:
+        return f" {_SIGNS[ch]} "
+    if ch in "*/\\|_^#~`{}":
+        return " "
+    return read_sign(ch)
+
+
+EN = Rules(
+    [
+        rule("dl", URL, lambda m: link(m, chinese=False)),
+        rule("dl", EMAIL, lambda m: address(m, chinese=False)),
+        rule("d", IP, lambda m: address(m, chinese=False)),
+        rule("d", IPV6, lambda m: address(m, chinese=False) if m[0].count(":") > 2 else None),
+        rule(
+            "d",
+            r"(?<![^\n])(?P<n>[0-9]{1,3})(?:\)|\.(?![0-9]))[ \t]*(?=\S)",
+            lambda m: cardinal(m["n"]) + ". ",
+        ),
+        rule("s", r"[(](?P<n>[0-9]{1,2})[)][ \t]+", lambda m: cardinal(m["n"]) + ", "),
+        # dates and times
+        rule(
+            "d",
+            _S + r"(?P<y>1[0-9]{3}|2[01][0-9]{2})(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])"
+            r"(?![0-9]|[-/.][0-9])(?:T(?=[0-9]{2}:))?",
+            say.iso_date,
+        ),
+        rule(
+            "d",
+            _S + r"(?P<a>[0-3]?[0-9])/(?P<b>[0-3]?[0-9])/(?P<y>[0-9]{4}|[0-9]{2})(?![0-9/])",
+            say.slash_date,
+        ),
+        rule(
+            "l",
+            r"(?P<mon>" + MONTHS + r")\.? (?P<d>[0-3]?[0-9])(?:st|nd|rd|th)?(?![0-9A-Za-z:.]*[0-9:])"
+            r"(?:,? " + _YEAR + r")?",
+            say.month_day,
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<d>[0-3]?[0-9])(?:st|nd|rd|th)? (?P<mon>" + MONTHS + r")\b\.?(?:,? " + _YEAR + r")?",
+            say.day_month,
+        ),
+        rule("l", r"(?P<mon>" + MONTHS + r")\.?,? " + _YEAR, say.month_year),
+        rule(
+            "d",
+            _S
+            + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9]) ?(?P<half>[AaPp]\.?[Mm]\b\.?)?"
+            + _TO
+            + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])(?: ?(?P<half2>[AaPp]\.?[Mm]\b))?",
+            say.time_range,
+        ),
+        rule(
+            "d",
+            _S + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?::(?P<sec>[0-5][0-9])(?:\.[0-9]{1,6})?)?"
+            r"(?![0-9:])(?: ?" + _HALF + r")?Z?" + _END,
+            say.time,
+        ),
+        rule("d", _NS + r"(?P<h>[0-9]{1,2}) ?" + _HALF + _END, say.hour_half),
+        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio),
+        rule(
+            "ds",
+            r"(?:(?<![0-9A-Za-z$.,])(?P<n>(?:1[0-9]|20)[0-9]0)|['’](?P<a>[0-9]0)|(?<=[Tt]he )(?P<b>[2-9]0))"
+            r"['’]?s\b",
+            say.decade,
+        ),
+        # telephone and other numbers that name something
+        rule(
+            "s",
+            r"(?<![0-9A-Za-z])\+[0-9]{1,3}[- .]?(?:\([0-9]{1,4}\)|[0-9]{1,4})(?:[- .]?[0-9]{2,8}){1,4}"
+            r"(?![0-9])(?: ?(?:x|ext\.?) ?[0-9]{1,6})?",
+            say.phone,
+        ),
+        rule(
+            "ds",
+            r"(?<![0-9A-Za-z-])(?:1[- .])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[- .])[0-9]{3}[- .][0-9]{4}(?![0-9-])"
+            r"(?:,? ?(?:x|ext\.?) ?[0-9]{1,6})?",
+            say.phone,
+        ),
+        rule("d", r"(?<![0-9A-Za-z-])[2-9][0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
+        rule("d", _NS + r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
+        rule("d", _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])", say.phone),
+        rule("d", _NS + r"[0-9]{3,6}(?![0-9.,%]|-[0-9])", say.short_phone),
+        rule(
+            "dl",
+            r"(?<![0-9A-Za-z])(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
+            say.named,
+        ),
+        # money
+        rule(
+            "sl",
+            r"(?<![A-Za-z])(?P<neg>-)?(?P<cur>"
+            + _CUR
+            + r") ?(?P<neg2>-)?(?P<n>"
+            + _N
+            + r")(?:"
+            + _TO
+            + r"(?:"
+            + _CUR
+            + r")?(?P<n2>"
+            + _N
+            + r"))?"
+            + _SCALE,
+            say.money,
+        ),
+        rule("l", r"(?P<cur>" + _CODES + r") ?(?P<n>" + _N + r")" + _SCALE, say.money),
+        rule("d", _NS + r"(?P<n>" + _N + r") ?(?P<cur>€|£|" + _CODES + r")" + _END, say.money_after),
+        rule("d", _NS + r"(?P<n>[0-9]{1,3})¢", lambda m: cardinal(m["n"]) + " cents"),
+        # percent, temperature, fractions
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>"
+            + _SIGNED
+            + r") ?%?"
+            + _TO
+            + r"(?P<n2>"
+            + _SIGNED
+            + r") ?(?P<sign>[%‰])",
+            say.percent,
+        ),
+        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])", say.percent),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>"
+            + _SIGNED
+            + r") ?(?:℃|°C?)?(?:"
+            + _TO
+            + r"| to )(?P<n2>"
+            + _SIGNED
+            + r") ?"
+            + _DEGREE,
+            say.degrees,
+        ),
+        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE, say.degrees),
+        rule(
+            "d",
+            _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])",
+            say.fraction,
+        ),
+        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark),
+        # quantities
+        rule(
+            "d",
+            _NS
+            + r"(?P<all>"
+            + _N
+            + r"(?: ?[×xX*] ?"
+            + _N
+            + r"){1,3})(?: ?(?P<unit>"
+            + _UNITS
+            + r")"
+            + _END
+            + r")?"
+            + _END,
+            say.dimensions,
+        ),
+        rule(
+            "ds",
+            r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<neg>[-+])?(?P<n>"
+            + _N
+            + r")(?:"
+            + _TO
+            + r"(?P<n2>"
+            + _N
+            + r"))?[ -]?(?P<unit>"
+            + _UNITS
+            + r")"
+            + _END
+            + r"(?!['’])",
+            say.unit,
+        ),
+        rule("d", _NS + r"(?P<f>[0-9])['′](?: ?(?P<i>[0-9]{1,2})[\"″])", say.feet_inches),
+        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version),
+        rule(
+            "l",
+            r"(?P<v>[vV]|[Vv]ersion (?=[0-9.]+\.[0-9]))(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])",
+            say.version,
+        ),
+        rule(
+            "dl",
+            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
+            r"|\^(?P<exp>-?[0-9]{1,4}|n))",
+            say.power,
+        ),
+        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0])),
+        rule(
+            "d", _NS + r"(?P<n>" + _N + r")(?P<sep>" + _TO + r")(?P<n2>" + _N + r")(?![:/]|-[0-9])", say.span
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]{1,3}(?:,[0-9]{3})*)(?:st|nd|rd|th)\b",
+            lambda m: ordinal(m["n"].replace(",", "")),
+        ),
+        rule("d", _NS + r"(?P<n>[0-9]+)[xX](?![A-Za-z0-9])", lambda m: cardinal(m["n"]) + " times"),
+        rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand"),
+        rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million"),
+        rule("l", r"[Mm]id-(?P<n>[0-9]{4})s\b", lambda m: "mid " + say.decade_words(m["n"])),
+        rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " "),
+        rule("l", r"(?P<l>[A-Za-z]{1,12})-?(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])", say.model),
+        rule("d", _NS + r"(?P<n>[0-9]+)(?=[A-Za-z])", lambda m: say.number(m) + " "),
+        # words
+        rule(
+            "l",
+            r"(?P<w>[A-Z][a-z]+|chapter|part|section|volume|book|act|scene|type|phase|class|level|stage|grade"
+            r"|figure|table|step) (?P<r>[IVXLC]{1,7})" + _END,
+            say.roman_number,
+        ),
+        rule("l", ABBREVIATIONS, expand),
+        rule("l", r"w/(?:o(?![a-z]))? ?(?=[A-Za-z])", lambda m: "without " if "o" in m[0] else "with "),
+        rule("s", r"(?<=[CF])#", " sharp "),
+        rule("s", r"#(?P<n>[0-9]{1,6})(?![0-9])", lambda m: "number " + cardinal(m["n"])),
+        rule("s", r"[~≈](?=[0-9$])", "about "),
+        rule("s", r"[-=]>|→|⇒", " to "),
+        rule(
+            "ds",
+            r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<neg>(?<![0-9A-Za-z)])[-+])?(?P<n>" + _N + r")",
+            say.number,
+        ),
+        rule("d", r"(?P<n>" + _N + r")", say.number),
+        rule(
+            "s",
+            r"\.(?P<n>[0-9]+)(?![0-9])",
+            lambda m: None if re.search(r"[0-9A-Za-z]$", say.before(m)) else "point " + one_by_one(m["n"]),
+        ),
+        # signs
+        rule("s", r"[²³¹⁰⁴-⁹⁺⁻ⁿ]+", say.superscripts),
+        rule("s", r"[₀-₉]+", say.subscripts),
+        rule("s", r"[①-⓿❶-➓Ⅰ-ⅿ㈠-㈩⑴-⒛]", say.circled),
+        rule("s", r"[^\w\s]|_", _sign),
+    ]
+)
