@@ -18,6 +18,9 @@ ENGINE = "cosyvoice3"
 
 MODEL_NAME = "Fun-CosyVoice3-0.5B"
 TOKENIZER_FOLDER = "CosyVoice-BlankEN"
+LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
+"""What the model speaks, as its authors say."""
+
 NEEDED = (
     "cosyvoice3.yaml",
     "llm.pt",
@@ -32,8 +35,12 @@ NEEDED = (
 )
 """What speaking and adding a voice need, and nothing else of the 9 GB that are offered."""
 
-OPTIONAL = ("spk2info.pt",)
+SAVED_VOICES = "spk2info.pt"
+OPTIONAL = (SAVED_VOICES,)
 """Taken along where it is there: voices that somebody kept with upstream's own tools."""
+
+SAVED_INDEX = "voices.json"
+"""Beside the converted weights: the voices of spk2info.pt, taken over."""
 
 RECORD = "cosyd-files.json"
 """Beside the files: sizes and checksums as they were fetched."""
@@ -62,6 +69,11 @@ def missing_packages() -> tuple[str, ...]:
     """Python packages that the engine needs and that are not here; none is imported."""
     names = ("torch", "tokenizers", "safetensors")
     return tuple(name for name in names if importlib.util.find_spec(name) is None)
+
+
+def model_ready(state: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `require_model` would pass."""
+    return not missing_packages() and not missing_files(model_folder(environ, state))
 
 
 def require_model(state: Path, environ: Mapping[str, str] = os.environ) -> None:

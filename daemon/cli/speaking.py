@@ -36,7 +36,7 @@ from pipeline.jobs import (
     new_job_id,
     parse_request,
 )
-from pipeline.model_files import require_model
+from pipeline.model_files import model_ready, require_model
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
@@ -119,7 +119,9 @@ def check_request(
     fields: Mapping[str, Any], voices: list[Voice], config: Config, paths: StatePaths
 ) -> tuple[JobRequest, Voice]:
     """The validated request and its voice. Raises CosydError(unknown_voice, model_missing, ...)."""
-    voice = find_voice(str(fields["voice"]), voices, config.web.default_voice)
+    voice = find_voice(
+        str(fields["voice"]), voices, config.web.default_voice, lambda: model_ready(paths.root)
+    )
     request = parse_request({**fields, "voice": voice.id}, max_chars=config.limits.long_text_chars)
     return fit_mode(request, voice, lambda: require_model(paths.root)), voice
 

@@ -23,14 +23,15 @@ CONSENTS = ("own", "agreed", "guardian", "synthetic")
 
 
 def all_voices(paths: StatePaths, config: Config) -> list[Voice]:
-    """Ready-made voices, and the cloned ones where there is a database."""
+    """Ready-made voices, the cloned ones where there is a database, and those of the model's spk2info.pt."""
     if not paths.database.exists():
         return list(ready_made(config.engines.extra))
     from pipeline.voices import registry
+    from pipeline.voices.saved import saved_voices
 
     conn = connect(paths.database, "read", busy_s=5.0)
     try:
-        return list(registry.all_voices(conn, config.engines.extra))
+        return [*registry.all_voices(conn, config.engines.extra), *saved_voices(paths)]
     finally:
         conn.close()
 

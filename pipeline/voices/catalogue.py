@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pipeline.codes import CosydError
@@ -16,7 +16,7 @@ OPENAI_VOICES = (
     "alloy", "ash", "ballad", "coral", "echo", "fable", "onyx",
     "nova", "sage", "shimmer", "verse", "marin", "cedar",
 )  # fmt: skip
-"""Names that OpenAI clients send untouched; each maps to the default voice."""
+"""Names that OpenAI clients send untouched; each maps to the starter voice, else the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Voice:
     """A voice people can choose. `languages` are BCP-47 tags it is offered for, the best first.
 
     `transcript`: whether the words of a cloned voice's clip are known; without them it is cross-lingual only.
+    `starter`: made by us with the model, the one that OpenAI's names mean while the model can be used.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Voice:
     owner: str = ""
     builtin: bool = True
     transcript: bool = False
+    starter: bool = False
 
 
 def has_espeak() -> bool:
@@ -58,8 +60,11 @@ def ready_made(extra_engines: Mapping[str, str], *, espeak: bool | None = None) 
     return tuple(voices)
 
 
-def find_voice(wanted: str, voices: Iterable[Voice], default: str) -> Voice:
-    """The voice with id `wanted`; OpenAI's names (any case) and "" or "default" give the default.
+def find_voice(
+    wanted: str, voices: Iterable[Voice], default: str, model_ready: Callable[[], bool] = lambda: False
+) -> Voice:
+    """The voice with id `wanted`; "" or "default" give the default. OpenAI's names (any case) give the
+    starter voice where there is one and its model can be used, else the default.
 
     Raises CosydError(unknown_voice) naming the ones there are and the nearest.
     """
@@ -67,6 +72,10 @@ def find_voice(wanted: str, voices: Iterable[Voice], default: str) -> Voice:
     key = wanted.strip()
     if key in by_id:
         return by_id[key]
+    if key.lower() in OPENAI_VOICES:
+        starter = next((voice for voice in by_id.values() if voice.starter), None)
+        if starter is not None and model_ready():
+            return starter
     if key.lower() in OPENAI_VOICES or key.lower() in ("", "default"):
         return by_id[default] if default in by_id else next(iter(by_id.values()))
     near = difflib.get_close_matches(key.lower(), by_id, n=1)

@@ -18,6 +18,7 @@ from pipeline.engines.base import Engine, VoiceFeatures
 from pipeline.paths import StatePaths
 from pipeline.voices.catalogue import ready_made
 from pipeline.voices.registry import clip_path, voice_folder
+from pipeline.voices.saved import find_saved, saved_folder
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def voice_for(
     """What `synthesize` is given. Raises CosydError: `unknown_voice` for a deleted one, `bad_audio`, and what
     the engine raises."""
     if row is None:
-        return voice_id
+        return _saved(paths, voice_id) or voice_id
     if row["deleted_at"] is not None:
         known = ", ".join(voice.id for voice in ready_made({}))
         raise CosydError("unknown_voice", voice=voice_id, known=known, nearest="")
@@ -57,6 +58,21 @@ def voice_for(
     except CosydError as error:
         log.warning("the features of a voice are not kept: %s", error.code)
     return enrolled
+
+
+def _saved(paths: StatePaths, voice_id: str) -> VoiceFeatures | None:
+    """A voice of the model's own spk2info.pt, or None."""
+    entry = find_saved(paths, voice_id)
+    if entry is None:
+        return None
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        arrays = load_file(saved_folder(paths) / f"{voice_id}.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise CosydError("bad_audio", reason="changed") from error
+    return VoiceFeatures(arrays, entry["content_hash"], entry["transcript"] or None)
 
 
 def _enrol(engine: Engine, clip: Path, content_hash: str, transcript: str | None) -> VoiceFeatures:

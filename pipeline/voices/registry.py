@@ -35,6 +35,9 @@ CONSENTS = ("own", "agreed", "guardian", "synthetic")
 
 NAME_CHARS, TRANSCRIPT_CHARS = 80, 1000
 
+STARTER_SOURCE = "starter"
+"""`voices.source` of the voice that comes with the model."""
+
 
 @dataclass(frozen=True, slots=True)
 class Consent:
@@ -144,7 +147,8 @@ def add_voice(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     languages = (new.language,) if new.language else ()
-    return Voice(voice_id, new.name, ENGINE, languages, new.owner, False, new.transcript is not None)
+    spoken, starter = new.transcript is not None, new.source == STARTER_SOURCE
+    return Voice(voice_id, new.name, ENGINE, languages, new.owner, False, spoken, starter)
 
 
 def write_clip(path: Path, audio: npt.NDArray[np.float32], rate: int) -> str:
@@ -166,7 +170,7 @@ def write_clip(path: Path, audio: npt.NDArray[np.float32], rate: int) -> str:
 def cloned_voices(conn: sqlite3.Connection) -> tuple[Voice, ...]:
     """Cloned voices that are not deleted, the oldest first."""
     rows = conn.execute(
-        "SELECT id, name, owner, engine, language, transcript IS NOT NULL AS spoken FROM voices"
+        "SELECT id, name, owner, engine, language, transcript IS NOT NULL AS spoken, source FROM voices"
         " WHERE deleted_at IS NULL ORDER BY created_at, id"
     )
     return tuple(
@@ -178,6 +182,7 @@ def cloned_voices(conn: sqlite3.Connection) -> tuple[Voice, ...]:
             owner=row["owner"] or "",
             builtin=False,
             transcript=bool(row["spoken"]),
+            starter=row["source"] == STARTER_SOURCE,
         )
         for row in rows
     )

@@ -3,19 +3,24 @@ bench."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from pipeline.engines.base import EngineUnavailable
 from pipeline.engines.cosyvoice3.cache import Cache, Part
 from pipeline.engines.cosyvoice3.cache import Config as PartConfig
 from pipeline.engines.cosyvoice3.config import FlowConfig, LlmConfig, VocoderConfig
 from pipeline.engines.cosyvoice3.convert import (
+    DEFAULT_STEPS,
     DType,
     Item,
     flow_items,
@@ -29,12 +34,15 @@ from pipeline.engines.cosyvoice3.heap import drop_mapped
 from pipeline.engines.cosyvoice3.llm import Llm
 from pipeline.engines.cosyvoice3.official import OfficialModel, open_official
 from pipeline.engines.cosyvoice3.plan import LoadOptions, sizes_of
+from pipeline.engines.cosyvoice3.saved_voices import take_over
 from pipeline.engines.cosyvoice3.step import Steppers, cuda_capture
 from pipeline.engines.cosyvoice3.tokenizer import TextTokenizer
 from pipeline.engines.cosyvoice3.vocoder import Noise, Vocoder
 from pipeline.planning.memory import ModelSizes
 
 C = TypeVar("C")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,15 @@ def rebuild(kind: type[C], values: Mapping[str, Any]) -> C:
     return kind(**{k: frozen(v) for k, v in values.items() if k in names})
 
 
+@contextlib.contextmanager
+def suppressed_trouble() -> Iterator[None]:
+    """Voices that cannot be taken over must not keep the model from speaking."""
+    try:
+        yield
+    except EngineUnavailable as error:
+        log.warning("spk2info.pt: %s", error.params.get("reason"))
+
+
 class _Opener:
     """The official files, opened only when a part has to be converted."""
 
@@ -89,6 +106,98 @@ class _Opener:
         return open_official(self._folder, reinforced=self._reinforced)
 
 
+def _made(plan: PartPlan, opener: _Opener) -> tuple[PartConfig, Sequence[Item]]:
+    return plan.make(opener.model)
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """A converted part: its name in the cache, the official files it comes from, and how it is made."""
+
+    name: str
+    sources: tuple[str, ...]
+    make: Callable[[OfficialModel], tuple[PartConfig, Sequence[Item]]]
+
+
+def part_plans(options: LoadOptions) -> dict[str, PartPlan]:
+    """What is loaded for `options`: llm, text, flow, vocoder, and steps where they are not the usual ten."""
+    llm_file = "llm.rl.pt" if options.reinforced else "llm.pt"
+    kind = "rl-" if options.reinforced else ""
+    llm_sources = (llm_file, "cosyvoice3.yaml", "CosyVoice-BlankEN/config.json")
+    flow_sources = ("flow.pt", "cosyvoice3.yaml")
+    text_dtype: DType = "fp32" if options.llm == "fp32" else "bf16"
+    plans = {
+        "llm": PartPlan(
+            f"llm-{kind}{options.llm}",
+            llm_sources,
+            lambda m: (m.config.llm, list(llm_items(m.config.llm, m.llm, options.llm, llm_file))),
+        ),
+        "text": PartPlan(
+            f"text-{kind}{text_dtype}",
+            llm_sources,
+            lambda m: (m.config.llm, list(text_items(m.llm, text_dtype, llm_file))),
+        ),
+        "flow": PartPlan(
+            f"flow-{options.flow}",
+            flow_sources,
+            lambda m: (m.config.flow, list(flow_items(m.config.flow, m.flow, options.flow))),
+        ),
+        "vocoder": PartPlan(
+            "vocoder-fp32",
+            ("hift.pt", "cosyvoice3.yaml"),
+            lambda m: (m.config.vocoder, list(vocoder_items(m.config.vocoder, m.vocoder))),
+        ),
+    }
+    if options.steps != DEFAULT_STEPS:
+        plans["steps"] = PartPlan(
+            f"steps{options.steps}",
+            flow_sources,
+            lambda m: (m.config.flow, list(modulation_items(m.config.flow, m.flow, options.steps))),
+        )
+    return plans
+
+
+def convert_parts(
+    folder: Path,
+    cache_folder: Path,
+    options: LoadOptions,
+    on_tensor: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> tuple[list[Path], list[str]]:
+    """Make the cache without loading it: (its files, the parts that had to be made). `on_tensor` is told the
+    part, the bytes of it that are made, and its size. Raises EngineUnavailable."""
+    cache, opener = Cache(cache_folder, folder), _Opener(folder, options.reinforced)
+    files: list[Path] = []
+    made: list[str] = []
+    for plan in part_plans(options).values():
+
+        def make(plan: PartPlan = plan) -> tuple[PartConfig, Sequence[Item]]:
+            config, items = plan.make(opener.model)
+            return config, told(plan.name, items, on_tensor)
+
+        part, fresh = cache.get(plan.name, plan.sources, make)
+        files.append(part.path)
+        if fresh:
+            made.append(plan.name)
+    return files, made
+
+
+def told(name: str, items: Sequence[Item], on_tensor: Callable[[str, int, int], None]) -> list[Item]:
+    """The same items, each telling when it is made."""
+    sizes = [math.prod(i.shape) * torch.empty(0, dtype=i.dtype).element_size() for i in items]
+    total, done = sum(sizes), 0
+    out = []
+    for item, size in zip(items, sizes, strict=True):
+        done += size
+
+        def make(item: Item = item, done: int = done) -> torch.Tensor:
+            tensor = item.make()
+            on_tensor(name, done, total)
+            return tensor
+
+        out.append(dataclasses.replace(item, make=make))
+    return out
+
+
 def load_model(folder: Path, cache_folder: Path, options: LoadOptions, noise: Noise | None = None) -> Model:
     """Map the converted parts of `folder`, converting what is missing. Raises EngineUnavailable."""
     cache, opener, device = (
@@ -96,49 +205,20 @@ def load_model(folder: Path, cache_folder: Path, options: LoadOptions, noise: No
         _Opener(folder, options.reinforced),
         torch.device(options.device),
     )
-    llm_file = "llm.rl.pt" if options.reinforced else "llm.pt"
-    kind = "rl-" if options.reinforced else ""
-    llm_sources = (llm_file, "cosyvoice3.yaml", "CosyVoice-BlankEN/config.json")
     converted: list[str] = []
-
-    def part(
-        name: str, sources: Sequence[str], make: Callable[[OfficialModel], tuple[PartConfig, Sequence[Item]]]
-    ) -> Part:
-        found, fresh = cache.get(name, sources, lambda: make(opener.model))
+    parts: dict[str, Part] = {}
+    for role, plan in part_plans(options).items():
+        parts[role], fresh = cache.get(plan.name, plan.sources, partial(_made, plan, opener))
         if fresh:
-            converted.append(name)
-        return found
-
-    text_dtype: DType = "fp32" if options.llm == "fp32" else "bf16"
-    llm = part(
-        f"llm-{kind}{options.llm}",
-        llm_sources,
-        lambda m: (m.config.llm, list(llm_items(m.config.llm, m.llm, options.llm, llm_file))),
-    )
-    table = part(
-        f"text-{kind}{text_dtype}",
-        llm_sources,
-        lambda m: (m.config.llm, list(text_items(m.llm, text_dtype, llm_file))),
-    )
-    flow = part(
-        f"flow-{options.flow}",
-        ("flow.pt", "cosyvoice3.yaml"),
-        lambda m: (m.config.flow, list(flow_items(m.config.flow, m.flow, options.flow))),
-    )
-    vocoder = part(
-        "vocoder-fp32",
-        ("hift.pt", "cosyvoice3.yaml"),
-        lambda m: (m.config.vocoder, list(vocoder_items(m.config.vocoder, m.vocoder))),
-    )
+            converted.append(plan.name)
+    llm, table, flow, vocoder = (parts[role] for role in ("llm", "text", "flow", "vocoder"))
     llm_config = rebuild(LlmConfig, llm.config)
     built_flow = Flow(rebuild(FlowConfig, flow.config), flow.tensors, device)
-    if options.steps != built_flow.steps:
-        other = part(
-            f"steps{options.steps}",
-            ("flow.pt", "cosyvoice3.yaml"),
-            lambda m: (m.config.flow, list(modulation_items(m.config.flow, m.flow, options.steps))),
-        ).tensors
-        built_flow.dit.use_modulation(other["modulation"], other["modulation_out"])
+    if (steps := parts.get("steps")) is not None:
+        built_flow.dit.use_modulation(steps.tensors["modulation"], steps.tensors["modulation_out"])
+    tokenizer = TextTokenizer(folder, llm_config.text_rows)
+    with suppressed_trouble():
+        take_over(folder, cache_folder, tokenizer)
     compute = torch.bfloat16 if options.vocoder_bf16 else torch.float32
     made = assemble(
         Llm(llm_config, llm.tensors, table.tensors["weight"], device),
@@ -146,7 +226,7 @@ def load_model(folder: Path, cache_folder: Path, options: LoadOptions, noise: No
         Vocoder(
             rebuild(VocoderConfig, vocoder.config), vocoder.tensors, device, noise=noise, compute=compute
         ),
-        TextTokenizer(folder, llm_config.text_rows),
+        tokenizer,
         options,
         tuple(converted),
     )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
 
 from pipeline.engines.cosyvoice3.config import FlowConfig, LlmConfig, ModelConfig, VocoderConfig
+from pipeline.engines.cosyvoice3.errors import problem
 from pipeline.engines.cosyvoice3.official import ONNX_FILES
 from pipeline.engines.cosyvoice3.schema import BODY, NET, expected_flow, expected_llm, expected_vocoder
 
@@ -36,6 +37,9 @@ FULL_SIZE = ModelConfig(
 """Fun-CosyVoice3-0.5B as published."""
 
 _BASE_TOKENS = 151_643
+
+TOY_GRAPHS = Path(__file__).parent / "toy_graphs"
+"""Two small ONNX graphs with the signatures of the official ones, so that a voice can be added."""
 
 
 def _draw(key: str, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
@@ -134,6 +138,7 @@ def random_weights(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     graphs: Path | None = None,
+    told: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> None:
     """Write a checkpoint of noise into `folder` (full size: 3.4 GB in fp32, 1.7 in bf16; peak memory 2 GB).
 
@@ -158,11 +163,24 @@ def random_weights(
         "utf-8",
     )
     _write_tokenizer(qwen, c)
+    told("llm.pt", 0, 3)
     llm = draw_tensors(expected_llm(c), dtype, seed)
     llm["llm.model.lm_head.weight"] = llm[BODY + "embed_tokens.weight"]
     torch.save(llm, folder / "llm.pt")
     del llm
+    told("flow.pt", 1, 3)
     torch.save(draw_tensors(expected_flow(config.flow), dtype, seed + 1), folder / "flow.pt")
+    told("hift.pt", 2, 3)
     torch.save(draw_tensors(expected_vocoder(config.vocoder), dtype, seed + 2), folder / "hift.pt")
     for name in ONNX_FILES if graphs is not None else ():
         shutil.copy(graphs / name, folder / name)  # type: ignore[operator]
+
+
+def full_checkpoint(folder: Path, told: Callable[[str, int, int], None]) -> None:
+    """A checkpoint of full size that can also add voices; `told` is given each file, how many are done, and
+    how many there are. Raises EngineUnavailable(cannot_write)."""
+    try:
+        random_weights(folder, graphs=TOY_GRAPHS, told=told)
+    except (OSError, RuntimeError) as error:  # torch says RuntimeError when the disk is full
+        detail = (str(error) or type(error).__name__).splitlines()[0]
+        raise problem("cannot_write", str(folder), detail) from error
