@@ -184,6 +184,17 @@ def limited(limit: int) -> Iterator[Cgroup]:
         group.leave()
 
 
+def first_start(service: Any, voice: str) -> int:
+    """One sentence, asked for again while the answer is 503 (files are converted meanwhile): how often."""
+    deadline, busy = time.monotonic() + 900, 0
+    while (answer := service.speech(TEXTS[0], voice=voice, seed=1)).status_code == 503:
+        assert time.monotonic() < deadline, answer.text
+        busy += 1
+        time.sleep(float(answer.headers.get("Retry-After", "1")))
+    assert answer.status_code == 200, answer.text
+    return busy
+
+
 def soak_service(folder: Path, count: int, limit: int = LIMIT_BYTES) -> dict[str, Any]:
     """`count` generations over HTTP with a cloned voice; memory of worker and group after each. Started as a
     person would, `cosyd run`, with every default; the first start converts the official files."""
@@ -215,6 +226,7 @@ def soak_service(folder: Path, count: int, limit: int = LIMIT_BYTES) -> dict[str
             pids: set[int] = set()
             peak = {"anonymous_bytes": 0, "mapped_bytes": 0}
             lost = 0
+            busy = first_start(service, voice)
             for number in range(count):
                 answer = service.speech(TEXTS[number % len(TEXTS)], voice=voice, seed=number)
                 lost += answer.status_code != 200 or len(answer.content) < 4800
@@ -225,10 +237,11 @@ def soak_service(folder: Path, count: int, limit: int = LIMIT_BYTES) -> dict[str
                 now = group.numbers()
                 whole.append(now["anonymous_bytes"])
                 peak = {name: max(peak[name], now[name]) for name in peak}
-            rows = service.generations(count)
+            rows = service.generations(count + 1)
             slope = growth(worker)
             return slope | {
                 "generations": count,
+                "busy_answers_during_the_first_start": busy,
                 "lost": lost + sum(row["status"] != "done" for row in rows),
                 "s": round(time.monotonic() - begin, 1),
                 "limit_mb": round(limit / MB),
@@ -245,6 +258,9 @@ def soak_service(folder: Path, count: int, limit: int = LIMIT_BYTES) -> dict[str
                 and len(pids) == 1
                 and slope["flat"],
             }
+    except BaseException:
+        print((state / "state.log").read_text("utf-8", "replace")[-4000:], file=sys.stderr)
+        raise
     finally:
         shutil.rmtree(state, ignore_errors=True)
 

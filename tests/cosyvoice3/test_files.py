@@ -142,6 +142,35 @@ def test_a_lost_tensor_is_named(folder: Path, file: str, key: str) -> None:
     assert refuse(folder, "missing_tensor", file).params["detail"] == key
 
 
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [
+        ("flow.pt", "decoder.estimator.transformer_blocks.1.attn.to_q.weight"),
+        ("flow.pt", "pre_lookahead_layer.conv2.weight"),
+        ("hift.pt", "conv_post.bias"),
+        ("hift.pt", "f0_predictor.classifier.weight"),
+    ],
+)
+def test_a_wrong_shape_and_dtype_are_named_in_every_file(folder: Path, file: str, key: str) -> None:
+    right = torch.load(folder / file, weights_only=True)[key]
+    for shape in ((*right.shape[:-1], right.shape[-1] + 1), (), (1,) * 5, (0,) * right.ndim):
+        edit(folder / file, lambda t, shape=shape: t.update({key: torch.zeros(shape)}))  # type: ignore[misc]
+        assert key in refuse(folder, "wrong_shape", file).params["detail"]
+    for dtype in (torch.int8, torch.float64, torch.complex64):
+        edit(folder / file, lambda t, dtype=dtype: t.update({key: right.to(dtype)}))  # type: ignore[misc]
+        refuse(folder, "wrong_dtype", file)
+    edit(folder / file, lambda t: t.update({key: right.to_sparse()}))
+    refuse(folder, "wrong_dtype", file)
+
+
+def test_a_flow_that_knows_fewer_codes_than_the_language_model_is_refused(folder: Path) -> None:
+    edit(
+        folder / "flow.pt",
+        lambda t: t.update({k: v[:100] for k, v in t.items() if k == "input_embedding.weight"}),
+    )
+    assert "100 codes" in refuse(folder, "wrong_shape", "flow.pt").params["detail"]
+
+
 def test_a_lost_layer_is_noticed_although_the_rest_is_whole(folder: Path) -> None:
     edit(folder / "llm.pt", lambda t: [t.pop(k) for k in list(t) if ".layers.1." in k])
     refuse(folder, "missing_tensor", "llm.pt")
@@ -199,6 +228,15 @@ def test_the_reinforced_model_is_taken_when_asked_for(folder: Path) -> None:
         ("a: [", "bad_yaml"),
         ("a: " + "[" * 3000, "bad_yaml"),
         ("x" * (2 << 20), "bad_yaml"),
+        ("a: &a [1, *a]\nb: !new:x.Y\n    c: &d {k: *d}\n", "bad_yaml"),
+        (
+            "m0: &m0 {a: 1}\n" + "".join(f"m{n + 1}: &m{n + 1} {{<<: [*m{n}, *m{n}]}}\n" for n in range(60)),
+            "bad_yaml",
+        ),
+        ("llm: !new:x.Y\n    speech_token_size: " + ":".join(["59"] * 60_000), "bad_value"),
+        ("when: 2024-99-99", "bad_yaml"),
+        ("llm: !new:x.Y\n    speech_token_size: .nan\n", "bad_value"),
+        ("llm: !new:x.Y\n    sampling: !name:x.y\n        top_p: .inf\n", "bad_value"),
         ("hift: !new:x.Y\n    upsample_rates: [0]\n", "bad_value"),
         ("hift: !new:x.Y\n    sampling_rate: many\n", "bad_value"),
         ("llm: !new:x.Y\n    speech_token_size: -4\n", "bad_value"),
@@ -223,6 +261,12 @@ def test_constructor_tags_are_data(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable):
         parse_plain(f"x: !!python/object/apply:os.mkdir [{mark}]")
     assert not mark.exists()
+
+
+def test_references_to_references_end_soon() -> None:
+    chain = "".join(f"r{n}: !ref <r{n + 1}> * <r{n + 1}>\n" for n in range(60)) + "r60: 2\n"
+    tree = parse_plain(chain)
+    assert lookup(tree, "r0") is None and lookup(tree, "r57") == 256
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "nul"])

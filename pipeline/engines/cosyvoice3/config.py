@@ -129,7 +129,11 @@ class ModelConfig:
 
 
 def _bad(file: str, name: str, value: object) -> Exception:
-    return problem("bad_value", file, f"{name} = {str(value)[:80]}")
+    try:
+        shown = str(value)[:80]
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        shown = "a number of thousands of digits"
+    return problem("bad_value", file, f"{name} = {shown}")
 
 
 def _integer(value: Any, name: str, file: str, default: int | None = None, low: int = 1) -> int:

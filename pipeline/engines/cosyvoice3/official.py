@@ -148,6 +148,8 @@ def read_config(
     check("llm.pt", shapes[0], expected_llm(config.llm))
     check("flow.pt", shapes[1], expected_flow(config.flow))
     check("hift.pt", shapes[2], expected_vocoder(config.vocoder))
+    if config.flow.codes < config.llm.codes:
+        raise problem("wrong_shape", "flow.pt", f"{config.flow.codes} codes, llm.pt {config.llm.codes}")
     if config.flow.mel != config.vocoder.mel:
         raise problem("wrong_shape", "hift.pt", f"{config.vocoder.mel} mel bands, flow.pt {config.flow.mel}")
     return config

@@ -14,7 +14,10 @@ from typing import Any
 
 from pipeline.engines.cosyvoice3.errors import problem
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
+"""The official file has 10 KB."""
+MAX_REFERENCES = 64
+"""Lookups that one value may need: references to products of references would take for ever."""
 _REFERENCE = re.compile(r"<([A-Za-z_][\w.]*)>")
 
 
@@ -36,12 +39,17 @@ class Reference:
 
 @cache
 def _loader() -> Any:
-    """A SafeLoader that turns unknown tags into data. Aliases stay shared objects, so they cannot blow up.
+    """A SafeLoader that turns unknown tags into data. Aliases stay shared objects, so they cannot blow up;
+    merge keys (`<<`) would, copying what they merge, and HyperPyYAML's files have none.
     Made when it is needed: a start from the converted cache reads no YAML."""
     import yaml
 
     class PlainLoader(yaml.SafeLoader):
-        pass
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "merge keys are not read", node.start_mark
+                )
 
     def tagged(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> Any:
         if node.tag.startswith("!ref"):
@@ -59,25 +67,30 @@ def parse_plain(text: str, file: str = "cosyvoice3.yaml") -> Mapping[str, Any]:
     import yaml
 
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise problem("bad_yaml", file, "larger than 1 MiB")
+        raise problem("bad_yaml", file, "larger than 256 KiB")
     try:
         tree = yaml.load(text, Loader=_loader())
-    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, OverflowError) as error:
         raise problem("bad_yaml", file, str(error)) from error
     if not isinstance(tree, dict):
         raise problem("bad_yaml", file, "no mapping at the top")
     return tree
 
 
-def resolve(tree: Mapping[str, Any], value: Any, depth: int = 0) -> Any:
-    """Replace references: `<a>` by the value of `a`, products of numbers by their value. Unknown ones become
-    None."""
+def resolve(tree: Mapping[str, Any], value: Any) -> Any:
+    """Replace references: `<a>` by the value of `a`, products of numbers by their value. Unknown ones, loops
+    and what refers to more than MAX_REFERENCES become None."""
+    return _resolve(tree, value, [MAX_REFERENCES])
+
+
+def _resolve(tree: Mapping[str, Any], value: Any, left: list[int]) -> Any:
     if not isinstance(value, Reference):
         return value
-    if depth > 16:
-        return None
     names = _REFERENCE.findall(value.text)
-    values = [resolve(tree, tree.get(name), depth + 1) for name in names]
+    left[0] -= 1 + len(names)
+    if left[0] < 0:
+        return None
+    values = [_resolve(tree, tree.get(name), left) for name in names]
     if _REFERENCE.fullmatch(value.text.strip()):
         return values[0]
     factors: list[float] = []
