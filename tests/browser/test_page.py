@@ -151,10 +151,16 @@ def test_everything_fits_a_phone(visitor: Visitor, locale: str) -> None:
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
 
 
-def test_what_needs_the_model_is_greyed_with_one_sentence(visitor: Visitor) -> None:
+def test_what_needs_the_model_is_greyed_with_one_sentence(visitor: Visitor, rig: Rig) -> None:
     visit = visitor.open()
-    assert visit.page.locator(".cosyd-modes button:disabled").count() == 3
-    assert "4.4 GB" in visit.page.inner_text(".cosyd-hint")
+    hint = visit.page.locator("#cosyd-hint code")  # the command that mends it
+    hint.wait_for()
+    assert visit.page.locator("#cosyd-modes button:disabled").count() == 4
+    trouble = rig.http.get("/api/voices").json()["cloning"]
+    assert not trouble["available"] and hint.inner_text() in trouble["message"]
+    visit.tab("Voices")
+    assert visit.page.locator("#cosyd-add-open").is_disabled()
+    assert hint.inner_text() == visit.page.inner_text(".cosyd-needs code")
 
 
 def test_every_field_has_a_name(visitor: Visitor) -> None:

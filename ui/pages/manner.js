@@ -42,10 +42,9 @@
 
   // -- voice change -----------------------------------------------------------------------------------
 
-  const source = window.cosyd.clipPicker({ seconds: setup.convert_s });
+  const source = window.cosyd.clipPicker({ seconds: setup.convert_s, hint: t("manner.source_hint", { seconds: setup.convert_s }) });
   const sourcePanel = el("div", { class: "cosyd-manner" },
-    el("h3", { class: "cosyd-h" }, t("manner.source")), source.element,
-    el("small", {}, t("manner.source_hint", { seconds: setup.convert_s })));
+    el("h3", { class: "cosyd-h" }, t("manner.source")), source.element);
 
   // -- modes ------------------------------------------------------------------------------------------
 

@@ -48,8 +48,9 @@
     };
   }
 
-  // `sentences`: texts to read aloud (then the words of the clip are known); `seconds`: the most that is recorded.
-  function clipPicker({ sentences = [], seconds, changed = () => {} }) {
+  // `sentences`: texts to read aloud (then the words of the clip are known); `seconds`: the most that is recorded;
+  // `hint`: one sentence for who uploads.
+  function clipPicker({ sentences = [], seconds, hint = null, changed = () => {} }) {
     const secure = window.isSecureContext;
     const able = secure && !!navigator.mediaDevices?.getUserMedia && !!window.AudioWorkletNode;
     let clip = null, kind = able ? "recording" : "upload", stop = null, sentence = 0, opening = false, address = null;
@@ -73,7 +74,7 @@
       el("small", {}, (sentences.length ? `${t("voice.record_words")} ` : "") + t("voice.record_limit", { seconds })));
     const file = el("input", { type: "file", accept: "audio/*,video/mp4,.m4a,.ogg,.opus,.flac,.wav,.mp3", class: "cosyd-file" });
     const fileName = el("span", { class: "cosyd-clip-name" });
-    const uploadPane = el("label", { class: "cosyd-clip-drop" }, file, el("b", {}, t("voice.file")), fileName);
+    const uploadPane = el("label", { class: "cosyd-clip-drop" }, file, el("b", {}, t("voice.file")), fileName, hint ? el("small", {}, hint) : null);
     const player = el("audio", { controls: true, preload: "metadata", "aria-label": t("voice.listen_clip") });
     const element = el("div", { class: "cosyd-clip" },
       el("div", { class: "cosyd-modes cosyd-clip-tabs", role: "tablist" }, ...tabs), trouble, recordPane, uploadPane, player);
