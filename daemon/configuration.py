@@ -6,6 +6,7 @@ import argparse
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pipeline.codes import CosydError
 from pipeline.paths import ETC_CONFIG, StatePaths, default_state_root
 from pipeline.profile import PROFILES, Config, Layer, Resolved, resolve, to_json
 from pipeline.profile.load import environment_layer, file_layer, known_keys
+from pipeline.store.db import connect
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +99,19 @@ def write_effective(paths: StatePaths, config: Config) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(paths.effective_config)
+
+
+def reread(options: Options, environ: Mapping[str, str], paths: StatePaths, bound: Config) -> Config:
+    """All layers anew, for a service that runs as `bound`: what was bound stays. Also writes
+    `effective.json`. Raises CosydError."""
+    try:
+        with closing(connect(paths.database, "read")) as conn:
+            settings = read_settings(conn)
+        fresh = load(options, environ, settings).config
+        fresh = with_ports(fresh, bound.web.host, bound.web.port, bound.wyoming.port)
+        # A new authentication rule on an open socket would be a hole until the restart.
+        fresh = replace(fresh, web=replace(fresh.web, auth=bound.web.auth), gpu=bound.gpu)
+        write_effective(paths, fresh)
+    except (sqlite3.Error, OSError) as error:
+        raise CosydError("internal", detail=str(error)[:200]) from error
+    return fresh

@@ -51,9 +51,9 @@ class Housekeeping:
         self._started_at = clock.wall()
         self.stopped = False
 
-    def due(self, name: str) -> None:
-        """Its time has come; asking twice is asking once."""
-        if name == "checkpoint" and self._wal_bytes() < SMALL_WAL_BYTES:
+    def due(self, name: str, *, asked: bool = False) -> None:
+        """Its time has come, or somebody `asked` for it; asking twice is asking once."""
+        if name == "checkpoint" and not asked and self._wal_bytes() < SMALL_WAL_BYTES:
             return
         self._waiting.setdefault(name, self._loop.now())
 

@@ -12,6 +12,7 @@ from daemon.connection import Answer
 from daemon.guard import Guard
 from daemon.lifecycle import State
 from daemon.recorder import Recorder, event_object
+from daemon.schedule import tasks
 from daemon.workers import Workers
 from daemon.writer import Writer
 from pipeline import queue
@@ -44,10 +45,12 @@ class Methods:
         writer: Writer,
         status: Callable[[], dict[str, Any]],
         reload: Callable[[Answer], None],
+        maintain: Callable[[str], None],
     ) -> None:
         self._config, self._clock = config, clock
         self._children, self._workers, self._guard = children, workers, guard
         self._recorder, self._writer, self._status, self._reload = recorder, writer, status, reload
+        self._maintain = maintain
         self._table: dict[str, Callable[[dict[str, Any], Answer], None]] = {
             "status": lambda params, reply: reply(self._status()),
             "job_queued": self._job_queued,
@@ -59,6 +62,7 @@ class Methods:
             "unload": self._unload,
             "reload": lambda params, reply: self._reload(reply),
             "why": self._why,
+            "maintenance": self._maintenance,
             **dict.fromkeys(("swap_status", "swap_plan", "swap_apply"), self._swap),
         }
 
@@ -153,6 +157,16 @@ class Methods:
 
     def _unload(self, params: dict[str, Any], reply: Answer) -> None:
         reply({"unloaded": self._workers.unload(self._engine(params))})
+
+    def _maintenance(self, params: dict[str, Any], reply: Answer) -> None:
+        names = [task.name for task in tasks(self._config())]
+        name = params.get("task")
+        if name not in names:
+            raise CosydError(
+                "bad_value", field="task", reason="not_one_of", value=str(name)[:80], allowed=", ".join(names)
+            )
+        self._maintain(name)
+        reply({"task": name})
 
     def _why(self, params: dict[str, Any], reply: Answer) -> None:
         found = [event_object(event) for event in reversed(self._recorder.recent)]

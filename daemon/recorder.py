@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from daemon.sample import Sample
 from pipeline.clock import Clock, utc_text
 from pipeline.events import Event
+from pipeline.events import Sample as Row
 from pipeline.logs import is_journal, set_up
 from pipeline.messages import event_text
 
@@ -98,6 +99,24 @@ class Recorder:
         self._sink.event(found)
         if self.on_event is not None:
             self.on_event(found)
+
+
+def telemetry_row(look: Sample, now: float) -> Row:
+    """One look at the machine as a row of `samples`; what is unknown stays unknown."""
+    workers = [p.rss_bytes for p in look.own if not p.is_web]
+    web = [p.rss_bytes for p in look.own if p.is_web]
+    vram = look.vram
+    return Row(
+        at=now,
+        ram_available_bytes=look.free_bytes("ram"),
+        swap_used_bytes=look.ram.swap_used_bytes if look.ram else None,
+        worker_rss_bytes=None if None in workers else sum(size or 0 for size in workers),
+        web_rss_bytes=web[0] if web else None,
+        vram_used_bytes=look.used_bytes("vram"),
+        gpu_util_ratio=vram.utilisation_ratio if vram else None,
+        gpu_temp_c=vram.temperature_c if vram else None,
+        power_w=vram.power_w if vram else None,
+    )
 
 
 def event_object(event: Event) -> dict[str, Any]:

@@ -78,8 +78,15 @@ class Schedule:
             "backup": CronTrigger(hour=hour, minute=minute),
             "thin-samples": CronTrigger(hour=(hour + 1) % 24, minute=minute),
         }
+        self._triggers = triggers
         for name, trigger in triggers.items():
             self._scheduler.add_job(post, trigger, args=(name,), id=name)
+
+    def clock_jumped(self) -> None:
+        """Count all intervals anew: times that were computed before a jump back lie far in the future now,
+        and until then no lease would expire and no deadline end a job."""
+        for name, trigger in self._triggers.items():
+            self._scheduler.reschedule_job(name, trigger=trigger)
 
     def start(self) -> None:
         """Begin."""

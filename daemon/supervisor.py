@@ -14,12 +14,11 @@ import signal
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 from daemon import admission, lifecycle
 from daemon.children import Children
-from daemon.configuration import Options, load, read_settings, with_ports, write_effective
+from daemon.configuration import Options, reread
 from daemon.connection import Answer
 from daemon.control_server import ControlServer
 from daemon.gpu_reader import GpuReader, has_card
@@ -30,25 +29,25 @@ from daemon.loop import Loop
 from daemon.methods import Methods, load_recent
 from daemon.notifier import Notifier
 from daemon.policy import Level
+from daemon.queue_reader import QueueReader
 from daemon.ram_reader import RamReader
-from daemon.recorder import Recorder, event_object
+from daemon.recorder import Recorder, telemetry_row
 from daemon.schedule import Schedule
 from daemon.spawn import Surroundings
 from daemon.startup import Doors, announce
-from daemon.status import View, fingerprint, state_object, status_line
+from daemon.status import View, status_line
+from daemon.teller import Teller
 from daemon.workers import Workers
 from daemon.writer import Writer
 from pipeline import queue
 from pipeline.child import lease_owner
 from pipeline.clock import Clock, utc_text
 from pipeline.codes import EX_SOFTWARE, CosydError
-from pipeline.events import Event, Sample
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
-from pipeline.store.db import connect, storage_error
+from pipeline.store.db import connect
 
 log = logging.getLogger("cosyd")
-PUSH_EVERY_S = 0.5
 QUIET_PUSH_S = 2.0
 """How often the numbers alone are looked at for news; a change of state is told at once."""
 LATE_EVERY_S = 600.0
@@ -102,21 +101,18 @@ class Supervisor:
         )  # fmt: skip
         self.methods = Methods(
             lambda: self.config, clock, self.children, self.workers, self.guard, self.recorder, self.writer,
-            self.status, self.reload,
+            lambda: self.teller.status(), lambda reply: self.reload(reply),
+            lambda task: self.housekeeping.due(task, asked=True),
         )  # fmt: skip
         self.control = ControlServer(self.loop, paths.control_socket, self.methods)
+        self.teller = Teller(self.loop, self._view, self.children, self.control, self.notifier)
         self.schedule = Schedule(config, lambda name: self.loop.post(lambda: self._due(name)))
-        self.recorder.on_event = self._publish_event
-        self._reader: sqlite3.Connection | None = None
-        self._seen_version: int | None = None
-        self._stats: Mapping[str, queue.EngineQueue] = {}
+        self.recorder.on_event = self.teller.event
+        self._queue = QueueReader(paths.database, clock)
         self._started_at = clock.wall()
         self._offset = clock.wall() - clock.monotonic()
         self._sampled_at = float("-inf")
-        self._pushed_at = float("-inf")
         self._looked_at = float("-inf")
-        self._push_waiting = False
-        self._pushed: Any = None
         self._was_ready = False
         self._late_at = clock.monotonic()
         self._status = 0
@@ -180,8 +176,7 @@ class Supervisor:
         self.recorder.event("stopped", None, {"status": self._status})
         if not self.writer.stop(FLUSH_S):
             log.error("the last events could not be written")
-        if self._reader is not None:
-            self._reader.close()
+        self._queue.close()
         for sock in self.doors.sockets.values():
             sock.close()
         self.loop.close()
@@ -204,14 +199,14 @@ class Supervisor:
         self.guard.tick()
         self.children.tick()
         self._keep_web()
-        self.workers.look(self._read_queue())
+        self.workers.look(self._queue.read())
         self.housekeeping.tick()
         if now - self._sampled_at >= self.config.guard.sample_every_s:
             self._sampled_at = now
-            self._write_sample()
-        if now - self._late_at >= LATE_EVERY_S and self._reader is not None:
+            self.writer.sample(telemetry_row(self.guard.sample, self._clock.wall()))
+        if now - self._late_at >= LATE_EVERY_S and self._queue.conn is not None:
             self._late_at = now
-            self.housekeeping.look_for_late(self._reader)
+            self.housekeeping.look_for_late(self._queue.conn)
         if now - self._looked_at >= QUIET_PUSH_S or self.guard.state.level is not Level.OK:
             self._looked_at = now
             self._changed()
@@ -221,6 +216,7 @@ class Supervisor:
         jump, self._offset = offset - self._offset, offset
         if abs(jump) > CLOCK_JUMP_S:
             self.recorder.event("clock_jumped", None, {"jump_s": round(jump, 1)})
+            self.schedule.clock_jumped()
             if jump > 0:
                 # After a suspend a CUDA context is dead while its process looks well: once anew.
                 for engine, slot in list(self.children.workers.items()):
@@ -244,45 +240,6 @@ class Supervisor:
             log.error("the page does not start: %s %s", code, dict(web.child.params))
             self._status = CosydError(code).info.exit_status if code != "engine_failed" else EX_SOFTWARE
             self.stop()
-
-    def _read_queue(self) -> Mapping[str, queue.EngineQueue] | None:
-        try:
-            if self._reader is None:
-                self._reader = connect(self.paths.database, "read")
-                self._seen_version = None
-            # Unchanged by anybody since the last look: a tenth of the cost of asking again.
-            version = self._reader.execute("PRAGMA data_version").fetchone()[0]
-            if version != self._seen_version or self.workers.stats is None:
-                self._stats = queue.queue_stats(self._reader, self._clock.wall())
-                self._seen_version = version
-            return self._stats
-        except (CosydError, sqlite3.Error) as error:
-            known = error if isinstance(error, CosydError) else storage_error(error)
-            if known is None or known.code != "storage_busy":
-                log.warning("the queue cannot be read: %s", error)
-            if self._reader is not None:
-                self._reader.close()
-            self._reader = None
-            return None
-
-    def _write_sample(self) -> None:
-        look = self.guard.sample
-        workers = [p.rss_bytes for p in look.own if not p.is_web]
-        web = [p.rss_bytes for p in look.own if p.is_web]
-        vram = look.vram
-        self.writer.sample(
-            Sample(
-                at=self._clock.wall(),
-                ram_available_bytes=look.free_bytes("ram"),
-                swap_used_bytes=look.ram.swap_used_bytes if look.ram else None,
-                worker_rss_bytes=None if None in workers else sum(size or 0 for size in workers),
-                web_rss_bytes=web[0] if web else None,
-                vram_used_bytes=look.used_bytes("vram"),
-                gpu_util_ratio=vram.utilisation_ratio if vram else None,
-                gpu_temp_c=vram.temperature_c if vram else None,
-                power_w=vram.power_w if vram else None,
-            )
-        )
 
     def _speaking(self) -> bool:
         stats = self.workers.stats
@@ -310,7 +267,7 @@ class Supervisor:
 
         self.writer.do("expire", expire, self._returned)
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- what others do with it --------------------------------------------------------------------
 
     def _view(self) -> View:
         return View(
@@ -329,80 +286,39 @@ class Supervisor:
             stopping=bool(self._stop_asked),
         )
 
-    def status(self) -> dict[str, Any]:
-        """What `status` answers."""
-        return state_object(self._view())
-
     def _changed(self) -> None:
-        """Something may have changed: tell the page and subscribers, twice a second at most."""
+        """Something may have changed: is it the end, is it the first time that the page is there?"""
         if self._stop_asked:
             self._look_for_end()
-        web = self.children.web
-        if not self._was_ready and web.child.state is State.READY:
+        if not self._was_ready and self.children.web.child.state is State.READY:
             self._was_ready = True
             self.recorder.event("ready", None, {"url": self.doors.url})
             self.notifier.ready(status_line(self._view()))
             announce(self.doors, self.options, self.writer, self._clock, self._environ)
-        wait_s = self._pushed_at + PUSH_EVERY_S - self.loop.now()
-        if wait_s > 0:
-            if not self._push_waiting:
-                self._push_waiting = True
-                self.loop.later(wait_s, self._push)
-            return
-        self._push()
-
-    def _push(self) -> None:
-        self._push_waiting = False
-        view = self._view()
-        state = state_object(view)
-        mark = (fingerprint(state), self.children.web.process and self.children.web.process.pid)
-        self.notifier.status(status_line(view))
-        if mark == self._pushed:
-            return
-        self._pushed, self._pushed_at = mark, self.loop.now()
-        for slot in (self.children.web, self.children.successor):
-            if slot is not None and slot.link is not None:
-                slot.link.notify("state", state)
-        self.control.publish("state", "state", state)
-
-    def _publish_event(self, event: Event) -> None:
-        if self.control.subscribers:
-            self.control.publish("events", "event", event_object(event))
-
-    def _gpu_changed(self, old: str, new: str) -> None:
-        self.recorder.event("gpu_state_changed", None, {"state": new, "old": old}, resource="vram")
-
-    def _page_methods(self, method: str, params: dict[str, Any], reply: Answer) -> bool:
-        return self.methods(method, params, reply)
-
-    # -- reload ------------------------------------------------------------------------------------
+        self.teller.changed()
 
     def reload(self, reply: Answer) -> None:
         """Read all layers anew. What needs other sockets or other profiles takes effect with the next
         start."""
         self.notifier.reloading()
         try:
-            with closing(connect(self.paths.database, "read")) as conn:
-                settings = read_settings(conn)
-            fresh = load(self.options, self._environ, settings).config
-            bound = self.config
-            fresh = with_ports(fresh, bound.web.host, bound.web.port, bound.wyoming.port)
-            # A new authentication rule on an open socket would be a hole until the restart.
-            fresh = replace(fresh, web=replace(fresh.web, auth=bound.web.auth), gpu=bound.gpu)
-            write_effective(self.paths, fresh)
-        except (CosydError, sqlite3.Error, OSError) as error:
-            found = (
-                error if isinstance(error, CosydError) else CosydError("internal", detail=str(error)[:200])
-            )
-            log.error("the configuration was not read again: %s", found)
+            fresh = reread(self.options, self._environ, self.paths, self.config)
+        except CosydError as error:
+            log.error("the configuration was not read again: %s", error)
             self.notifier.ready(status_line(self._view()))
-            reply(found)
+            reply(error)
             return
         self.config = self.children.config = self.guard.config = fresh
         self.workers.config = self.housekeeping.config = fresh
         self.recorder.event("config_reloaded", None, {})
         self.notifier.ready(status_line(self._view()))
         reply({})
+
+    def _gpu_changed(self, old: str, new: str) -> None:
+        self.recorder.event("gpu_state_changed", None, {"state": new, "old": old}, resource="vram")
+
+    def _page_methods(self, method: str, params: dict[str, Any], reply: Answer) -> bool:
+        return self.methods(method, params, reply)
 
 
 if __name__ == "__main__":

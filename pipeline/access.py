@@ -2,7 +2,7 @@
 
 Shared by the CLI (makes links and keys), the supervisor (`check_bind`) and the web (checks them). Tokens are
 256 random bits; only their SHA-256 is stored, so a copy of the database opens no door. Links and sessions are
-rows of `settings` under `access:`, which is no configuration key: `is_access_key` tells them apart. Nothing
+rows of `settings` under `access:`, which is no configuration key, so the loader does not take them. Nothing
 here logs, and none may: a token in a journal is a key under the mat.
 """
 
@@ -49,11 +49,6 @@ class ApiKey:
     created_at: str
     last_used_at: str | None
     revoked_at: str | None
-
-
-def is_access_key(settings_key: str) -> bool:
-    """True for rows of `settings` that are links or sessions, which the configuration loader must skip."""
-    return settings_key.startswith(SETTINGS_PREFIX)
 
 
 def new_token() -> str:

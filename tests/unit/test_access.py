@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.configuration import read_settings
 from pipeline import access
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
@@ -114,8 +115,8 @@ def test_everybody_can_be_signed_out_and_dead_rows_go(conn: sqlite3.Connection) 
     access.create_login_token(conn, NOW)
     access.create_login_token(conn, NOW + 3600)
     assert conn.execute("SELECT count(*) FROM settings").fetchone()[0] == 1
-    key = conn.execute("SELECT key FROM settings").fetchone()[0]
-    assert access.is_access_key(key) and not access.is_access_key("limits.text_chars")
+    conn.execute("INSERT INTO settings (key, value) VALUES ('limits.text_chars', '5')")
+    assert read_settings(conn) == {"limits.text_chars": "5"}, "a login is no configuration"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -165,3 +166,19 @@ def test_one_line_for_systemctl() -> None:
 )
 def test_why_jobs_wait(child: Child, reason: str | None) -> None:
     assert wait_reason(child) == reason
+
+
+def test_intervals_count_anew_after_the_clock_was_set_back() -> None:
+    """Else no lease expires and no deadline ends a job until the old time comes round again."""
+    schedule = Schedule(CONFIG, lambda name: None)
+    schedule.start()
+    try:
+        far = datetime.now(UTC) + timedelta(days=30)
+        for name in ("expire", "retention", "backup"):
+            schedule._scheduler.modify_job(name, next_run_time=far)
+        schedule.clock_jumped()
+        for name, most_s in (("expire", 5), ("retention", 3600), ("backup", 86400)):
+            due = schedule._scheduler.get_job(name).next_run_time
+            assert due - datetime.now(UTC) <= timedelta(seconds=most_s)
+    finally:
+        schedule.close()

@@ -1,0 +1,63 @@
+"""What keeps a service going for months: maintenance, scheduled and on request; logins over a restart."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pipeline import access
+from pipeline.codes import CosydError
+from pipeline.store.db import connect
+from tests.integration.service import Service, wait_for
+
+
+def done(service: Service) -> dict[str, dict[str, Any]]:
+    """The last `maintenance_done` of each task."""
+    rows = service.rows("SELECT params FROM events WHERE kind = 'maintenance_done' ORDER BY id")
+    return {params["task"]: params for params in (json.loads(row["params"]) for row in rows)}
+
+
+def test_maintenance_runs_by_itself_and_when_asked(tmp_path: Path) -> None:
+    with Service(tmp_path / "state", {"schedule.retention_every_s": "1"}) as service:
+        assert service.speech("The number 7 is spoken here.").status_code == 200
+        stray = service.state / "outputs" / "2020-01" / "0123456789abcdef"
+        stray.mkdir(parents=True)
+        wait_for(lambda: "retention" in done(service), 20, "retention by the schedule")
+        for task in ("backup", "thin-samples", "checkpoint"):
+            assert service.control("maintenance", task=task) == {"task": task}
+        wait_for(lambda: len(done(service)) == 4, 30, "all tasks")
+        (copy,) = (service.state / "backups").glob("cosyd-*.db")
+        with closing(sqlite3.connect(copy)) as conn:
+            assert conn.execute("SELECT count(*) FROM generations").fetchone()[0] == 1
+            assert conn.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        last = {row["name"]: row for row in service.rows("SELECT * FROM maintenance")}
+        assert set(last) == {"retention", "backup", "thin-samples", "checkpoint"}
+        assert all(row["last_success_at"] and row["last_error"] is None for row in last.values())
+        assert service.speech("The number 8 is spoken here.").status_code == 200
+        with pytest.raises(CosydError) as caught:
+            service.control("maintenance", task="../../bin/sh")
+        assert caught.value.code == "bad_value"
+
+
+def test_a_login_outlives_a_restart_and_a_link_works_once(tmp_path: Path) -> None:
+    service = Service(tmp_path / "state", {"web.host": "0.0.0.0"})
+    with service:
+        with closing(connect(service.database, "accept")) as conn:
+            link = access.create_login_token(conn, time.time())
+        with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as person:
+            assert person.get("/api/state").status_code == 401
+            assert person.get("/login", params={"token": link}).status_code in (200, 302, 303)
+            assert person.get("/api/state").status_code == 200
+            assert service.stop() == 0
+            service.start()
+            assert person.get("/api/state").status_code == 200, "the session is kept"
+        with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as other:
+            other.get("/login", params={"token": link})
+            assert other.get("/api/state").status_code == 401, "the link was used up"
