@@ -35,6 +35,7 @@ class Notifier:
         self._interval_s = watchdog_interval_s(environ, os.getpid()) if self.active else None
         self._fed_at = float("-inf")
         self._status = ""
+        self._last_word = False
         self._send = send
         if self.active and send is None:
             try:
@@ -58,12 +59,17 @@ class Notifier:
             self._send(state)
 
     def ready(self, status: str) -> None:
-        """READY=1: the page can be served."""
+        """READY=1: the guard has gone round once, jobs are taken. How far page and voices are is `status`."""
         self._tell(f"READY=1\nSTATUS={status}")
+
+    def failed(self, status: str) -> None:
+        """Why it ends, and the cure: the last word in `systemctl status`."""
+        self.status(" ".join(status.split()))
+        self._last_word = True
 
     def status(self, status: str) -> None:
         """One line for `systemctl status`, sent when it changed."""
-        if status != self._status:
+        if status != self._status and not self._last_word:
             self._status = status
             self._tell(f"STATUS={status}")
 

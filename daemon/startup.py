@@ -26,6 +26,7 @@ from daemon.configuration import (
     write_effective,
 )
 from daemon.instance import end_leftovers, start_warden, take_lock
+from daemon.notifier import Notifier
 from daemon.recorder import set_up_log
 from daemon.sockets import lan_address, listen, listen_next_free
 from daemon.writer import Writer
@@ -176,11 +177,14 @@ def main(
         return status
     except CosydError as error:
         params = {**error.params, "path": str(error.params.get("path", ""))}
-        log.error("%s [%s]", error_text(error.code, terminal_language(), params), error.code)
+        told = error_text(error.code, terminal_language(), params)
+        log.error("%s [%s]", told, error.code)
+        Notifier().failed(told)
         return error.info.exit_status
     except (OSError, sqlite3.Error) as error:
         folder = options.state if "options" in locals() else ""
         log.error("cosyd cannot start in %s: %s", folder, error)
+        Notifier().failed(f"cosyd cannot start in {folder}: {error}")
         return 75
     except KeyboardInterrupt:
         return 130

@@ -43,6 +43,7 @@ from pipeline import queue
 from pipeline.child import lease_owner
 from pipeline.clock import Clock, utc_text
 from pipeline.codes import EX_SOFTWARE, CosydError
+from pipeline.messages import error_text, terminal_language
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import connect
@@ -114,6 +115,7 @@ class Supervisor:
         self._sampled_at = float("-inf")
         self._looked_at = float("-inf")
         self._was_ready = False
+        self._announced = False
         self._late_at = clock.monotonic()
         self._status = 0
         self._stop_asked = 0
@@ -191,6 +193,9 @@ class Supervisor:
         finally:
             self.loop.later(self.guard.cadence_s, self._tick)
         if self.loop.failures == failures:
+            if not self._announced:
+                self._announced = True
+                self.notifier.ready(status_line(self._view()))
             self.notifier.round_done()
 
     def _round(self) -> None:
@@ -238,6 +243,7 @@ class Supervisor:
             # Never came up: whoever started us should know, with the code's own exit status.
             code = web.child.code or "internal"
             log.error("the page does not start: %s %s", code, dict(web.child.params))
+            self.notifier.failed(error_text(code, terminal_language(), web.child.params))
             self._status = CosydError(code).info.exit_status if code != "engine_failed" else EX_SOFTWARE
             self.stop()
 
@@ -293,7 +299,6 @@ class Supervisor:
         if not self._was_ready and self.children.web.child.state is State.READY:
             self._was_ready = True
             self.recorder.event("ready", None, {"url": self.doors.url})
-            self.notifier.ready(status_line(self._view()))
             announce(self.doors, self.options, self.writer, self._clock, self._environ)
         self.teller.changed()
 

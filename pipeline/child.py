@@ -27,6 +27,8 @@ from pipeline.profile import Config, from_json
 from pipeline.rpc import Handler, Link
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+OOM_SCORE = 500
+"""Of -1000 (never) to 1000 (first) in the eyes of the kernel's OOM killer."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -57,6 +59,15 @@ class ChildContext:
         return Link(self.link_socket, handlers, on_eof or end_group).start()
 
 
+def offer_to_oom_killer(path: Path = Path("/proc/self/oom_score_adj")) -> None:
+    """Before the supervisor, which starts us again. Anybody may raise his own score; a higher one stays."""
+    try:
+        if int(path.read_text("ascii")) < OOM_SCORE:
+            path.write_text(f"{OOM_SCORE}", "ascii")
+    except (OSError, ValueError):
+        pass  # no /proc, or one that is read-only
+
+
 def adopt(environ: MutableMapping[str, str] = os.environ) -> ChildContext:
     """Become a child: die with the parent, lead a process group, take what was passed out of `environ`.
 
@@ -65,6 +76,7 @@ def adopt(environ: MutableMapping[str, str] = os.environ) -> ChildContext:
     died before the kernel was asked to watch it.
     """
     die_with_parent()
+    offer_to_oom_killer()
     parent = _number(environ, "COSYD_PARENT_PID")
     if parent is not None and os.getppid() != parent:
         os._exit(EX_TEMPFAIL)  # nobody is left to report to

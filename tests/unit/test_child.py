@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,15 @@ def test_listening_sockets_are_named(text: str, expected: dict[str, int]) -> Non
 def test_a_malformed_list_of_sockets_is_a_config_error(text: str) -> None:
     with pytest.raises(CosydError, match="config_error"):
         child.parse_listen_fds(text)
+
+
+def test_a_child_offers_itself_to_the_oom_killer_before_its_supervisor(tmp_path: Path) -> None:
+    score = tmp_path / "oom_score_adj"
+    for before, after in (("-300", "500"), ("0", "500"), ("700", "700"), ("?", "?")):
+        score.write_text(before)
+        child.offer_to_oom_killer(score)
+        assert score.read_text() == after
+    child.offer_to_oom_killer(tmp_path / "none")
 
 
 def test_a_heartbeat_is_sent_at_once_and_again(link: tuple[rpc.Link, Iterator[dict[str, object]]]) -> None:

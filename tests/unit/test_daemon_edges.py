@@ -333,6 +333,14 @@ def test_a_reload_is_told_with_its_time_and_ended_by_ready() -> None:
     assert sent[1:] == ["READY=1\nSTATUS=well", "STATUS=well", "STOPPING=1"]
 
 
+def test_the_last_word_is_not_talked_over() -> None:
+    sent: list[str] = []
+    notifier = Notifier({"NOTIFY_SOCKET": "/x"}, sent.append)
+    notifier.failed("The disk is full.\nMake room.")
+    notifier.status("page stopping")
+    assert sent == ["STATUS=The disk is full. Make room."]
+
+
 def test_without_systemd_nothing_is_sent() -> None:
     sent: list[str] = []
     notifier = Notifier({"WATCHDOG_USEC": "1"}, sent.append)
