@@ -15,6 +15,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, Literal, get_args
 
 from pipeline.codes import CosydError
+from pipeline.text.markup import check_markup
 
 SAMPLE_RATE = 24_000
 """Samples a second of everything that cosyd stores or streams; mono."""
@@ -63,6 +64,9 @@ class Lane(IntEnum):
     page = 1
     batch = 2
 
+
+_UNTYPED = ("wyoming",)
+"""Sources whose text nobody typed: a slip in a language model's reply is text, never a silent answer."""
 
 FINAL_STATES = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 
@@ -133,7 +137,8 @@ def parse_request(fields: dict[str, Any], *, max_chars: int) -> JobRequest:
     """Validate loosely typed `fields` (from JSON, a form or the CLI) into a JobRequest.
 
     Raises CosydError: `empty_text`, `text_too_long(length, limit)`, `unknown_format`, `unknown_voice` for a
-    malformed id, `bad_value(field, reason)` for the rest, unknown keys included. Whether the voice exists
+    malformed id, `bad_value(field, reason)` for the rest: unknown keys, mistakes in pronunciation markup
+    (`reason="markup"`, with its position and what is nearest). Whether the voice exists
     and the mode is supported is checked by whoever knows the voices.
     """
     fields = dict(fields)
@@ -151,6 +156,8 @@ def parse_request(fields: dict[str, Any], *, max_chars: int) -> JobRequest:
     fields["text"] = clean_text(text)
     if not has_words(fields["text"]):
         raise CosydError("empty_text")
+    if fields.get("markup", "plain") == "plain" and fields.get("source") not in _UNTYPED:
+        check_markup(fields["text"])
     voice = fields.get("voice")
     if not isinstance(voice, str) or not VOICE_ID.fullmatch(voice):
         raise CosydError("unknown_voice", voice=_shown(voice), known="", reason="malformed")

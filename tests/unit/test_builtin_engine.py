@@ -382,3 +382,28 @@ def test_chinese_numbers_are_prepared(text: str, expected: str) -> None:
 def test_han_becomes_pinyin_with_tones_by_phrase() -> None:
     assert to_pinyin("银行行长。") == "yin2 hang2 hang2 zhang3 ."
     assert to_pinyin("我有42个，好的") == "wo3 you3 42 ge4 , hao3 de5"
+
+
+@needs_espeak
+def test_given_syllables_are_spoken_as_the_voice_speaks_them(engine: BuiltinEngine) -> None:
+    as_marked = say(engine, "他[h][ǎo]。", language="zh")
+    np.testing.assert_array_equal(as_marked, say(engine, "他好。", language="zh"))
+    other = say(engine, "他[h][ào]。", language="zh")
+    assert len(other) != len(as_marked) or not np.array_equal(other, as_marked), "another tone"
+
+
+def test_given_phonemes_are_heard_instead_of_letters(engine: BuiltinEngine) -> None:
+    heard = transcribe(say(engine, "We looked at the [M][UW1][N] and the [S][T][AA1][R][Z]."))
+    assert word_error_rate("We looked at the moon and the stars.", heard) <= 0.15, heard
+
+
+@needs_espeak
+def test_espeak_speaks_given_phonemes_too(engine: BuiltinEngine) -> None:
+    marked = say(engine, "the [M][UW1][N]", voice="espeak", language="en")
+    plain = say(engine, "the moon", voice="espeak", language="en")
+    assert abs(len(marked) - len(plain)) < 0.3 * len(plain)
+
+
+def test_a_sound_is_no_word_but_a_short_break(engine: BuiltinEngine) -> None:
+    heard = transcribe(say(engine, "Well [sigh] that is all there is to say."))
+    assert "sigh" not in heard.lower()

@@ -27,10 +27,11 @@ from pipeline.engines.base import (
 )
 from pipeline.engines.builtin import espeak
 from pipeline.engines.builtin.level import EDGE, even_loudness, silence, trim_edges
+from pipeline.engines.builtin.marked import for_hibari, marked_runs
 from pipeline.engines.builtin.neural import NeuralEnglish
 from pipeline.jobs import SAMPLE_RATE, has_words
 from pipeline.profile import Config
-from pipeline.text.language import Run, split_runs
+from pipeline.text.language import Run
 from pipeline.voices.catalogue import ready_made
 
 _CHUNK = SAMPLE_RATE // 2
@@ -120,7 +121,7 @@ class BuiltinEngine:
     def _synthesize(
         self, segment: Segment, voice: str, options: Options, stop: StopFlag
     ) -> Iterator[F32Mono]:
-        runs = split_runs(segment.text, segment.language)
+        runs = marked_runs(segment.text, segment.language)
         for run in runs:
             self._check(run, voice, options)
         held: F32Mono | None = None  # the end of the last part, over which the next one begins
@@ -180,7 +181,8 @@ class BuiltinEngine:
         if run.language == "en" and voice == "heart":
             if self._english is None:
                 raise EngineUnavailable("engine_failed", engine=self.name, reason="not loaded")
-            for signal, sentence in self._english.speak(run.text, options.speed, options.seed + run.start):
+            words, seed = for_hibari(run.text), options.seed + run.start
+            for signal, sentence in self._english.speak(words, options.speed, seed):
                 yield signal, _PAUSES["." if sentence else ","]
         elif self._espeak is not None:  # `_check` refused it otherwise
             yield espeak.speak(self._espeak, run.text, run.language, options.speed, stop), 0.0

@@ -20,6 +20,7 @@ import numpy as np
 from pipeline.codes import CosydError
 from pipeline.engines.base import F32Mono, StopFlag
 from pipeline.engines.builtin.mandarin import to_pinyin
+from pipeline.engines.builtin.marked import for_espeak, for_mandarin
 from pipeline.engines.builtin.stretch import change_tempo
 from pipeline.jobs import SAMPLE_RATE, is_han
 
@@ -81,8 +82,7 @@ def speak(program: str, text: str, language: str, speed: float, stop: StopFlag) 
     voice = espeak_voice(language, program)
     if voice is None or not can_speak(program, text, language):
         raise CosydError("unsupported_mode", mode="builtin", language=language, reason="language")
-    if language == "zh":
-        text = to_pinyin(text)
+    text = for_mandarin(text, to_pinyin) if language == "zh" else for_espeak(text)
     own = min(max(speed, _SLOWEST), _FASTEST)
     command = [
         program,
