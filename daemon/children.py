@@ -88,6 +88,10 @@ class Children:
         self.retired: list[Slot] = []
         self.workers: dict[str, Slot] = {}
         self.stopping = False
+        self.fitted: Callable[[str, Surroundings], Surroundings] = lambda engine, plain: plain
+        """What a worker that starts is given instead of what all children get (`daemon.fitting`)."""
+        self.on_oom: Callable[[Slot, str], None] = lambda slot, resource: None
+        """A worker said that memory ran out: resource `ram` or `vram`."""
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -233,7 +237,8 @@ class Children:
                 process = spawn(self._web_module, self._surroundings, role=WEB_ROLE, listen=self._listen)
             else:
                 module = (*self._worker_module, "--engine", slot.engine)
-                process = spawn(module, self._surroundings, role=worker_role(slot.engine))
+                surroundings = self.fitted(slot.engine, self._surroundings)
+                process = spawn(module, surroundings, role=worker_role(slot.engine))
         except OSError as error:
             log.error("%s could not be started: %s", slot.name, error)
             slot.child = lifecycle.said_fatal(slot.child, "engine_failed", {"reason": str(error)})
@@ -317,6 +322,7 @@ class Children:
                      "footprint": params.get("footprint"), "job": params.get("job")},
                     resource=resource if resource in ("ram", "vram") else None,
                 )  # fmt: skip
+                self.on_oom(slot, resource)
             case "drained":
                 pass  # its end follows
             case "fatal":

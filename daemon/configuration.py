@@ -92,13 +92,18 @@ def with_ports(config: Config, host: str, http_port: int, wyoming_port: int) -> 
 
 def write_effective(paths: StatePaths, config: Config) -> None:
     """`run/effective.json`, 0600, whole or not at all."""
-    part = paths.effective_config.with_suffix(".part")
+    write_effective_to(paths.effective_config, config)
+
+
+def write_effective_to(path: Path, config: Config) -> None:
+    """The same in another place. Raises OSError."""
+    part = path.with_suffix(".part")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(to_json(config))
         file.flush()
         os.fsync(file.fileno())
-    part.replace(paths.effective_config)
+    part.replace(path)
 
 
 def reread(options: Options, environ: Mapping[str, str], paths: StatePaths, bound: Config) -> Config:

@@ -21,6 +21,8 @@ from daemon import gpu_states
 from daemon.gpu_cards import Capability
 from daemon.loop import READ, Loop, Timer
 from daemon.sample import VramReading
+from pipeline.planning.torch_build import installed_build, lowest_capability
+from pipeline.profile import Config
 
 DEADLINE_S = 3.0
 FRESH_S = 5.0
@@ -79,6 +81,18 @@ def reading_from(answer: Mapping[str, Any]) -> VramReading | str:
         )
     except (KeyError, TypeError, ValueError):
         return gpu_states.UNREADABLE
+
+
+def make_reader(
+    loop: Loop, config: Config, environ: Mapping[str, str], on_state: Callable[[str, str], None]
+) -> GpuReader | None:
+    """The reader that the configuration asks for; None without a card, or when none is to be used."""
+    if config.gpu == "none" or not has_card(environ=environ):
+        return None
+    wanted = "" if config.gpu == "auto" else config.gpu
+    lowest = lowest_capability(installed_build())
+    visible = environ.get("CUDA_VISIBLE_DEVICES") if not wanted else None
+    return GpuReader(loop, wanted, environ, on_state, visible=visible, lowest=lowest)
 
 
 class GpuReader:

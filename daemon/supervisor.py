@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from daemon import admission, lifecycle
+from daemon import lifecycle
 from daemon.children import Children
 from daemon.configuration import Options, reread
 from daemon.connection import Answer
 from daemon.control_server import ControlServer
-from daemon.gpu_reader import GpuReader, has_card
+from daemon.fitting import Fitting
+from daemon.gpu_reader import make_reader
 from daemon.guard import Guard, web_fits
 from daemon.housekeeping import Housekeeping
 from daemon.lifecycle import State
@@ -37,6 +38,7 @@ from daemon.spawn import Surroundings
 from daemon.startup import Doors, announce
 from daemon.status import View, status_line
 from daemon.teller import Teller
+from daemon.warm import Warm
 from daemon.workers import Workers
 from daemon.writer import Writer
 from pipeline import queue
@@ -84,17 +86,26 @@ class Supervisor:
             self.loop, clock, config, surroundings, doors.sockets, self.recorder, self.writer,
             self._page_methods, self._changed, web_module, worker_module,
         )  # fmt: skip
-        gpu = None
-        if config.gpu != "none" and has_card():
-            uuid = config.gpu if config.gpu != "auto" else ""
-            gpu = GpuReader(self.loop, uuid, surroundings.child_environment(), self._gpu_changed)
-        self._gpu = gpu
-        self.guard = Guard(self.loop, config, self.children, self.recorder, RamReader(), gpu)
+        gpu = self._gpu = make_reader(
+            self.loop, config, surroundings.child_environment(),
+            lambda old, new: self.guard.gpu_changed(old, new),
+        )  # fmt: skip
+        self.guard = Guard(
+            self.loop, config, self.children, self.recorder, RamReader(), gpu, lambda: self.workers.work
+        )
+        self.fitting = Fitting(
+            self.loop,
+            config,
+            paths,
+            self.recorder,
+            self.children,
+            lambda: gpu.uuid if gpu is not None else "",
+        )
+        self.guard.on_killed = self.fitting.ran_out
         self.workers = Workers(
-            self.loop, clock, config, self.children, self.writer, self.recorder,
-            lambda engine, need: admission.admit(
-                need, self.guard.sample, self.guard.state, self.config, self.guard.foreign()
-            ),
+            self.loop, clock, config, self.children, self.writer, self.recorder, self.guard.admit,
+            lambda: self.guard.sample.free_bytes("vram"),
+            Warm(lambda: self.config, clock, paths.root).engines, self.fitting.forgive,
         )  # fmt: skip
         self.housekeeping = Housekeeping(
             self.loop, clock, config, paths, surroundings, self.recorder,
@@ -205,6 +216,7 @@ class Supervisor:
         self.children.tick()
         self._keep_web()
         self.workers.look(self._queue.read())
+        self.fitting.look(self.guard.state.level is Level.OK and self.workers.work == 0)
         self.housekeeping.tick()
         if now - self._sampled_at >= self.config.guard.sample_every_s:
             self._sampled_at = now
@@ -281,7 +293,7 @@ class Supervisor:
             started_at=utc_text(self._started_at),
             sample=self.guard.sample,
             state=self.guard.state,
-            gpu_state=self._gpu.state if self._gpu is not None else "none",
+            gpu_state=self.guard.gpu_state,
             web=self.children.web.child,
             workers={name: slot.child for name, slot in self.children.workers.items()},
             stats=self.workers.stats,
@@ -314,13 +326,10 @@ class Supervisor:
             reply(error)
             return
         self.config = self.children.config = self.guard.config = fresh
-        self.workers.config = self.housekeeping.config = fresh
+        self.workers.config = self.housekeeping.config = self.fitting.config = fresh
         self.recorder.event("config_reloaded", None, {})
         self.notifier.ready(status_line(self._view()))
         reply({})
-
-    def _gpu_changed(self, old: str, new: str) -> None:
-        self.recorder.event("gpu_state_changed", None, {"state": new, "old": old}, resource="vram")
 
     def _page_methods(self, method: str, params: dict[str, Any], reply: Answer) -> bool:
         return self.methods(method, params, reply)

@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from daemon import lifecycle
+from daemon import footprint, lifecycle
 from daemon.admission import Need, Verdict, default_need
 from daemon.children import Children, Slot
 from daemon.demand import Demand, is_wanted
+from daemon.footprint import Footprint, GivingBack
 from daemon.lifecycle import State
 from daemon.loop import Loop
 from daemon.recorder import Recorder
@@ -25,11 +26,13 @@ from pipeline.queue import EngineQueue
 
 ENSURED_S = 30.0
 """The least time for which an engine that was asked for is kept, whatever keep_alive says."""
-EXTRA_RSS_RATIO = 1.1
+BACK_EVERY_S = 0.25
+"""How often it is looked whether VRAM came back, before the next start."""
 
 
 class Workers:
-    """`verdict(engine, need)` is the admission of this moment."""
+    """`verdict(engine, need)` is the admission of this moment, `vram_free` what the card has free, `warm` the
+    engines to be loaded ahead of work at this time of day. `forgiven` hears of a person's restart."""
 
     def __init__(
         self,
@@ -40,19 +43,31 @@ class Workers:
         writer: Writer,
         recorder: Recorder,
         verdict: Callable[[str, Need], Verdict],
+        vram_free: Callable[[], int | None] = lambda: None,
+        warm: Callable[[], frozenset[str]] = frozenset,
+        forgiven: Callable[[str], None] = lambda engine: None,
     ) -> None:
         self._loop, self._clock, self.config = loop, clock, config
         self._children, self._writer, self._recorder, self._verdict = children, writer, recorder, verdict
         self.demand: dict[str, Demand] = {}
-        self.needs: dict[str, Need] = {}
+        self._vram_free, self._warm, self._forgiven = vram_free, warm, forgiven
+        self.footprints: dict[str, Footprint] = {}
+        self._held: dict[str, tuple[int, int]] = {}
+        self._coming_back: dict[str, GivingBack] = {}
         self.reasons: dict[str, str | None] = {}
         self.stats: Mapping[str, EngineQueue] | None = {}
+
+    @property
+    def work(self) -> int | None:
+        """Jobs that wait or run, None when the queue could not be read."""
+        return None if self.stats is None else sum(s.queued + s.running for s in self.stats.values())
 
     def look(self, stats: Mapping[str, EngineQueue] | None) -> None:
         """The queue as it is now, None when it could not be read."""
         now = self._loop.now()
         self.stats = stats
-        engines = {*self.demand, *(stats or {}), *self._children.workers}
+        warm = self._warm()
+        engines = {*self.demand, *(stats or {}), *self._children.workers, *warm}
         for engine in sorted(engines):
             old = self.demand.get(engine, Demand())
             found = stats.get(engine) if stats is not None else None
@@ -70,15 +85,29 @@ class Workers:
             self.decide(engine)
 
     def _learn(self, slot: Slot) -> None:
-        child = slot.child
-        if child.state is State.READY and slot.engine and child.ready_rss_bytes is not None:
-            rss = max(child.ready_rss_bytes, child.beat.rss_bytes or 0)
-            vram = max(child.ready_vram_bytes or 0, child.beat.vram_bytes or 0)
-            self.needs[slot.engine] = Need(round(rss * EXTRA_RSS_RATIO), vram or None)
+        """What it holds while it is ready, and what the card has to give back when it is gone."""
+        child, engine = slot.child, slot.engine
+        if engine is None:
+            return
+        old = self.footprints.get(engine, Footprint())
+        if slot.process is None:
+            if (held := self._held.pop(engine, None)) is not None:
+                wait = footprint.giving_back(self._vram_free(), held[1], self._loop.now())
+                if wait is not None:
+                    self._coming_back[engine] = wait
+            return
+        if child.state is not State.READY:
+            return
+        beat, pid = child.beat, slot.process.pid
+        if self._held.get(engine, (0, 0))[0] != pid:
+            old = footprint.loaded(old, child.ready_rss_bytes, child.ready_vram_bytes)
+        self._held[engine] = (pid, beat.vram_bytes or 0)
+        self.footprints[engine] = footprint.beat(old, beat.job, beat.rss_bytes, beat.vram_bytes)
 
     def need(self, engine: str) -> Need:
         """What it takes to start it."""
-        return self.needs.get(engine, default_need(engine))
+        known = footprint.need(self.footprints[engine]) if engine in self.footprints else None
+        return known or default_need(engine)
 
     def verdict(self, engine: str) -> Verdict:
         """Whether its worker could be started now."""
@@ -89,7 +118,8 @@ class Workers:
         slot = self._children.worker(engine)
         child, now = slot.child, self._loop.now()
         demand = self.demand.setdefault(engine, Demand())
-        wanted = is_wanted(demand, keep_alive_s=self.config.keep_alive, now=now)
+        warm = engine in self._warm()
+        wanted = is_wanted(demand, keep_alive_s=self.config.keep_alive, now=now, warm=warm)
         if self._children.stopping:
             return
         if child.state in (State.ABSENT, State.WAITING_MEMORY):
@@ -109,8 +139,13 @@ class Workers:
         self._say_why(slot)
 
     def _try_start(self, slot: Slot) -> None:
-        assert slot.engine is not None
-        verdict = self.verdict(slot.engine)
+        engine = slot.engine
+        assert engine is not None
+        if not footprint.is_back(self._coming_back.get(engine), self._vram_free(), self._loop.now()):
+            self._loop.later(BACK_EVERY_S, lambda: self.decide(engine))
+            return
+        self._coming_back.pop(engine, None)
+        verdict = self.verdict(engine)
         if verdict.admit:
             self._children.start(slot)
         else:
@@ -191,6 +226,7 @@ class Workers:
     def restart(self, engine: str) -> None:
         """By a person: the budget is fresh; a running one finishes its piece and comes back."""
         slot, now = self._children.worker(engine), self._loop.now()
+        self._forgiven(engine)
         slot.child = lifecycle.forgive(slot.child, now)
         if slot.child.alive:
             step = lifecycle.drain(slot.child, "restart", self._patience_s(), now, again=True)
