@@ -1,4 +1,4 @@
-"""`cosyd model` as people use it: real processes and a real server, interrupted, killed, in both languages."""
+"""`cosyd model` as people use it: real processes, a real server, interrupted, killed, in both languages."""
 
 from __future__ import annotations
 
