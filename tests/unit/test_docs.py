@@ -51,7 +51,7 @@ def test_every_command_of_cosyd_is_in_the_readme_and_every_one_there_exists(name
         assert main.get_command(context, command) is not None
     block = set(re.findall(r"^    cosyd ([a-z][a-z-]*)", read(name), flags=re.MULTILINE))
     inline = set(re.findall(r"`cosyd ([a-z][a-z-]*)", read(name)))
-    assert offered - {"admin", "model"} == block
+    assert offered - {"admin"} == block
     assert inline <= offered
 
 
