@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
 from daemon.cli.model_progress import Line, words
 from pipeline.codes import CosydError
-from pipeline.model_files import missing_files, missing_packages, model_folder
+from pipeline.model_files import ENGINE, missing_files, missing_packages, model_folder
 from pipeline.paths import StatePaths
 
 SOURCES = ("auto", "huggingface", "hf-mirror", "modelscope")
@@ -64,10 +65,23 @@ def fetch(source: str, origin: Path | None, reinforced: bool, paths: StatePaths,
         if done.kept:
             line.say(words("fetch_kept", count=len(done.kept)))
         line.say(words("fetch_done", folder=folder))
+        _wake(paths)
         voice = _starter(paths, line, now)
         line.say(words("fetch_no_torch") if missing_packages() else words("fetch_next"))
     if as_json:
         print_json({"folder": str(folder), **fetched_json(done), "starter": voice})
+
+
+def _wake(paths: StatePaths) -> None:
+    """A running service that gave up on the engine for want of the model may try again now."""
+    from daemon.cli.control import control
+
+    with contextlib.suppress(CosydError), control(paths) as link:
+        if link is None:
+            return
+        engine = (link.call("status", timeout_s=5.0).get("engines") or {}).get(ENGINE) or {}
+        if engine.get("state") == "failed":
+            link.call("restart", timeout_s=5.0, target=f"worker:{ENGINE}")
 
 
 def _starter(paths: StatePaths, line: Line, now: float) -> str | None:

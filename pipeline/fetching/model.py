@@ -85,7 +85,8 @@ def wanted_files(listing: Listing, source: str, *, reinforced: bool = False) -> 
 
 
 def room_needed(folder: Path, files: Sequence[RemoteFile], prepared: int) -> int:
-    """Bytes still to be written: what is not there yet, and the converted weights."""
+    """Bytes still to be written: what is not there yet, and then the converted weights; nothing for a model
+    that is there, whose weights are perhaps converted already."""
     left = 0
     for file in files:
         for path in (folder / file.path, part_path(folder / file.path, file)):
@@ -95,7 +96,7 @@ def room_needed(folder: Path, files: Sequence[RemoteFile], prepared: int) -> int
                     left -= min(size, file.size)
                     break
         left += file.size
-    return left + prepared
+    return left + prepared if left else 0
 
 
 def check_room(folder: Path, needed: int) -> None:
@@ -103,6 +104,8 @@ def check_room(folder: Path, needed: int) -> None:
     place = folder
     while not place.exists():
         place = place.parent
+    if not needed:
+        return
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize
     if free < needed + MIN_FREE_BYTES:
@@ -232,6 +235,7 @@ def fetch_model(
         kept, came = [], 0
         for file in files:
             url = file_url(source, listing.revision, file.path)
+            meter.tell(file.path)  # reading a large file through takes a while
             if is_whole(folder, file):
                 kept.append(file.path)
                 meter.had(file.size)

@@ -42,12 +42,16 @@ _RANGE = re.compile(r"bytes (\d+)-\d*/(\d+|\*)")
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds for a connection, and between two pieces of an answer; how to pause."""
+    """Seconds for a connection, and between two pieces of an answer; less than `slow_bytes` in `slow_s` is no
+    answer either; how to pause."""
 
     connect_s: float = 15.0
     silent_s: float = 30.0
+    slow_s: float = 60.0
+    slow_bytes: int = 64 * 1024
     sleep: Callable[[float], None] = time.sleep
     wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
 
 
 class Again(Exception):
@@ -337,12 +341,17 @@ def _receive(
                 "model_missing", reason="source_broken", source=source.name,
                 detail=f"{file.path}: {length} bytes, {file.size} announced",
             )  # fmt: skip
+        looked_at, looked_size = patience.monotonic(), incoming.size
         for piece in response.iter_raw():  # as it comes: what is gathered to a size is lost when it is cut
             if incoming.size + len(piece) > file.size:
                 meter.had(-incoming.restart())
                 raise Again("checksum", f"{file.path}: more than {file.size} bytes")
             incoming.write(piece)
             meter.moved(file.path, len(piece))
+            if (now := patience.monotonic()) - looked_at >= patience.slow_s:
+                if incoming.size - looked_size < patience.slow_bytes and incoming.size < file.size:
+                    raise Again("stalled", f"{incoming.size - looked_size} bytes in {now - looked_at:.0f} s")
+                looked_at, looked_size = now, incoming.size
     if incoming.size < file.size:
         raise Again("cut", f"{incoming.size} of {file.size} bytes")
 

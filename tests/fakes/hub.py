@@ -36,8 +36,8 @@ class Seen:
 class Hub:
     """What is offered, what was asked, and what to do wrong.
 
-    `faults` maps a file name to acts, each used once: a status, "cut" (half of the body), "stall", "flip" (a
-    wrong byte), "no-range", "longer", "html"; "listing" is a name too."""
+    `faults` maps a file name to acts, each used once: a status, "cut" (half of the body), "stall", "trickle",
+    "flip" (a wrong byte), "no-range", "longer", "html"; "listing" is a name too."""
 
     files: Mapping[str, bytes]
     faults: dict[str, list[Any]] = field(default_factory=dict)
@@ -184,6 +184,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(rest[: len(rest) // 3])
             self.wfile.flush()
             self.hub.released.wait(60)
+            self.close_connection = True
+            return None
+        if act == "trickle":
+            for byte in rest:
+                self.wfile.write(bytes([byte]))
+                if self.hub.released.wait(0.02):
+                    break
             self.close_connection = True
             return None
         self.wfile.write(rest)

@@ -128,6 +128,9 @@ def test_a_whole_model_costs_one_listing(hub: Hub, tmp_path: Path) -> None:
     hub.seen.clear()
     again = fetch(tmp_path, source_at(hub))
     assert len(hub.seen) == 1 and again.came_bytes == 0 and set(again.kept) == set(NEEDED)
+    fetch_model(
+        tmp_path, [source_at(hub)], Listener(), now=NOW, prepared=1 << 60
+    )  # nothing to write: no room asked
 
 
 def test_a_damaged_file_alone_is_brought_again(hub: Hub, tmp_path: Path) -> None:
@@ -243,6 +246,15 @@ def test_a_stalled_connection_is_left_and_gone_on_with(hub: Hub, tmp_path: Path)
     fetch(tmp_path, source_at(hub), listener=listener, silent_s=0.5)
     assert whole(tmp_path) and listener.why == ["stalled"]
     assert hub.asked("llm.pt")[1].range == f"bytes={len(content('llm.pt')) // 3}-"
+
+
+def test_a_connection_that_only_trickles_is_left_too(hub: Hub, tmp_path: Path) -> None:
+    hub.faults["llm.pt"] = ["trickle"]
+    listener = Listener()
+    patience = dataclasses.replace(listener.patience(), slow_s=0.3, slow_bytes=10_000)
+    fetch_model(tmp_path, [source_at(hub)], listener, now=NOW, patience=patience, prepared=0)
+    assert whole(tmp_path) and listener.why == ["stalled"]
+    assert hub.asked("llm.pt")[1].range
 
 
 def test_a_login_page_is_not_taken_for_a_model(hub: Hub, tmp_path: Path) -> None:
