@@ -13,6 +13,7 @@ from functools import lru_cache
 from pipeline.engines.base import Segment
 from pipeline.jobs import JobRequest, Lane
 from pipeline.queue.values import SegmentRow
+from pipeline.text.dictionary import Entry
 from pipeline.text.segment import plan
 
 
@@ -23,6 +24,8 @@ class Cut:
     request: JobRequest
     lane: Lane
     longest_s: float
+    dictionary: tuple[Entry, ...] = ()
+    read_out: bool = True
 
 
 @lru_cache(maxsize=8)
@@ -38,6 +41,8 @@ def _segments(cut: Cut, start: int) -> tuple[Segment, ...]:
             speed=request.speed,
             language=request.language,
             markup=request.markup,
+            dictionary=cut.dictionary,
+            read_out=cut.read_out,
         )
     )
 

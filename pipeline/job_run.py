@@ -33,6 +33,7 @@ from pipeline.engines.base import Engine, Options, Segment, VoiceFeatures
 from pipeline.jobs import SAMPLE_RATE, JobRequest, SegmentState, estimate_seconds
 from pipeline.paths import StatePaths, segment_pcm
 from pipeline.profile import Config
+from pipeline.pronunciations import dictionary
 from pipeline.queue.values import Claim, Outcome, SegmentRow
 from pipeline.take import Interrupted, OpenWriter, Stop, speak_segment, take_seed
 from pipeline.text.language import detect
@@ -117,7 +118,9 @@ class JobRun:
         longest_s = self._bench.longest_segment_s()
         if self._request.mode == "convert":
             return cut_source(self._dir, longest_s, finished)
-        return cut_job(Cut(self._request, self._job.lane, longest_s), finished)
+        words = self._patiently(lambda: dictionary(self._bench.conn))
+        natural = self._bench.engine.capabilities().natural
+        return cut_job(Cut(self._request, self._job.lane, longest_s, words, natural), finished)
 
     def _find_voice(self) -> None:
         """A cloned voice that was never spoken is enrolled here. Raises take.Interrupted, CosydError."""

@@ -22,6 +22,7 @@ from ui.api.house import house_routes
 from ui.api.native import guarded, native_routes
 from ui.api.openai import openai_routes
 from ui.api.voices import voice_routes
+from ui.api.words import word_routes
 from ui.auth import LANGUAGE_COOKIE
 from ui.doors import Doors
 from ui.errors import error_response
@@ -114,6 +115,7 @@ class Web:
             *openai_routes(services, self.desk),
             *native_routes(services, self.desk, self.renditions),
             *voice_routes(services, self.desk),
+            *word_routes(services),
             *door_routes(services),
             Route("/v1", _missing),
             Route("/api", _missing),

@@ -7,11 +7,26 @@ import dataclasses
 import click
 
 from daemon.cli.frame import Command, Option, json_option, language, note, print_json, state_option
+from pipeline.codes import CosydError
 from pipeline.messages import time_text, word
 from pipeline.paths import StatePaths
 
 READ_S = 5.0
 SHOWN_CHARS = 60
+
+
+def _subtitles(paths: StatePaths, generation_id: str, format: str) -> None:
+    from pipeline.store.db import check_schema, connect
+    from pipeline.subtitles import subtitles
+
+    if not paths.database.exists():
+        raise CosydError("not_found")
+    conn = connect(paths.database, "read", busy_s=READ_S)
+    try:
+        check_schema(conn)
+        click.echo(subtitles(conn, generation_id, format), nl=False)
+    finally:
+        conn.close()
 
 
 def shorten(spoken: str) -> str:
@@ -22,11 +37,18 @@ def shorten(spoken: str) -> str:
 
 @click.command(cls=Command, help_key="help_history", example="cosyd history weather --limit 5")
 @click.argument("query", default="")
+@click.option("--srt", cls=Option, metavar="ID", help="opt_srt")
+@click.option("--vtt", cls=Option, metavar="ID", help="opt_vtt")
 @click.option("--limit", cls=Option, type=click.IntRange(1, 1000), default=20, help="opt_limit")
 @state_option
 @json_option
-def history(query: str, limit: int, paths: StatePaths, as_json: bool) -> None:
-    """List recordings, all or those with these words."""
+def history(
+    query: str, srt: str | None, vtt: str | None, limit: int, paths: StatePaths, as_json: bool
+) -> None:
+    """List recordings, all or those with these words; or print the subtitles of one."""
+    if srt is not None or vtt is not None:
+        _subtitles(paths, srt or vtt or "", "srt" if srt is not None else "vtt")
+        return
     from pipeline.history import search
     from pipeline.store.db import check_schema, connect
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "why": "daemon.cli.why:why",
     "history": "daemon.cli.history:history",
     "voices": "daemon.cli.voices:voices",
+    "dictionary": "daemon.cli.dictionary:dictionary",
     "model": "daemon.cli.model:model",
     "doctor": "daemon.cli.doctor:doctor",
     "restart": "daemon.cli.restart:restart",

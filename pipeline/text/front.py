@@ -39,9 +39,23 @@ class Front:
 
 
 def prepare(
-    text: str, *, language: str = "auto", markup: Markup = "plain", dictionary: Sequence[Entry] = ()
+    text: str,
+    *,
+    language: str = "auto",
+    markup: Markup = "plain",
+    dictionary: Sequence[Entry] = (),
+    read_out: bool = True,
 ) -> Front:
-    """All stages. Never raises; a text with words never becomes one without."""
+    """All stages. Never raises; a text with words never becomes one without.
+
+    Without `read_out` (for an engine that makes signals and does not speak) plain text stays as typed.
+    """
+    if not read_out:
+        spoken, silences = Spoken.of(text), list[tuple[int, float]]()
+        if markup != "plain":
+            spoken, silences = _without_pauses(to_speech(text, markup, language))
+        places = tuple((b.at, b.kind) for b in find_boundaries(spoken.text))
+        return Front(spoken, places, tuple(silences), detect(spoken.text, language))
     spoken = to_speech(text, markup, language)
     spoken, _ = spoken.edited(control_edits(spoken.text))
     context = detect(spoken.text, language)

@@ -72,6 +72,7 @@ def plan(
     language: str = "auto",
     markup: Markup = "plain",
     dictionary: Sequence[Entry] = (),
+    read_out: bool = True,
 ) -> list[Segment]:
     """The segments of `text`, none longer than `longest_s` by `estimate_seconds(segment.text, speed)`.
 
@@ -79,8 +80,9 @@ def plan(
     character that can be spoken once. `Segment.text` is what is said: document form taken out, numbers and
     signs in words, markup (`[h][ào]`) kept, on one line. `pause_s` follows the kind of boundary and the
     speed, or the pause that was asked for; the last is 0 unless asked for. Nothing to speak gives [].
+    `read_out` is False for engines that make signals and do not speak: they get the text as typed.
     """
-    front = prepare(text, language=language, markup=markup, dictionary=dictionary)
+    front = prepare(text, language=language, markup=markup, dictionary=dictionary, read_out=read_out)
     plain, marks = front.spoken.text, front.marks
     ruler = _Ruler(plain)
     limit = max(_HAN_UNITS, int(longest_s * speed * _UNITS_PER_SECOND - 1e-6))

@@ -434,7 +434,7 @@ def test_the_lease_outlives_a_long_segment(bed: Bed) -> None:
 
 
 def test_text_of_markup_alone_is_empty(bed: Bed) -> None:
-    job_id = bed.submit("```\nprint(1)\n```", markup="markdown")
+    job_id = bed.submit('<speak><break time="1s"/></speak>', markup="ssml")
     bed.runner.turn()
     assert (bed.row(job_id)["status"], bed.row(job_id)["error_code"]) == ("failed", "empty_text")
 
