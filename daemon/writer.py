@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 MAX_EVENTS = 5000
 MAX_SAMPLES = 200
 RETRY_S = 0.5
+TOLD_EVERY_S = 60.0
 _FAILED = object()
 
 
@@ -104,6 +106,7 @@ class Writer:
     def _run(self) -> None:
         rows: sqlite3.Connection | None = None
         work: sqlite3.Connection | None = None  # writes jobs: synchronous=FULL
+        told = ("", float("-inf"))
         while True:
             with self._wake:
                 while not (self._events or self._samples or self._operations or self._stopping):
@@ -117,16 +120,42 @@ class Writer:
                 self._write_events(rows)
                 self._write_samples(rows)
             except (CosydError, sqlite3.Error) as error:
-                log.warning("the database did not take a write: %s", error)
+                told = self._tell(str(error), told)
+                if not is_passing(error):
+                    self._drop_one()
                 for conn in filter(None, (rows, work)):
                     conn.close()
                 rows = work = None
                 with self._wake:
-                    if self._stopping:
+                    if not self._stopping:
+                        self._wake.wait(RETRY_S)
+                    elif is_passing(error):
                         break
-                    self._wake.wait(RETRY_S)
+            except Exception:
+                # Without this thread no job of a dead worker returns: better to lose what it choked on.
+                log.exception("an event or a sample was not written")
+                self._drop_one()
         for conn in filter(None, (rows, work)):
             conn.close()
+
+    def _drop_one(self) -> None:
+        """What is first in the way goes, so that the rest gets through."""
+        with self._wake:
+            if self._events:
+                self._events.popleft()
+                self.lost_events += 1
+            else:
+                self.lost_samples += len(self._samples)
+                self._samples.clear()
+
+    @staticmethod
+    def _tell(error: str, told: tuple[str, float]) -> tuple[str, float]:
+        """A disk may stay full for days: the same trouble is logged once a minute."""
+        now = time.monotonic()
+        if error != told[0] or now - told[1] >= TOLD_EVERY_S:
+            log.warning("the database did not take a write: %s", error)
+            return error, now
+        return told
 
     def _operate(self, conn: sqlite3.Connection) -> None:
         while True:

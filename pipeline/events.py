@@ -70,7 +70,8 @@ class Sample:
 
 def _json(params: Mapping[str, Any]) -> str:
     # A value that JSON does not know is worth more as text than a lost event.
-    return json.dumps(_finite(params), ensure_ascii=False, default=str, allow_nan=False)
+    text = json.dumps(_finite(params), ensure_ascii=False, default=str, allow_nan=False)
+    return text.encode("utf-8", "replace").decode()  # SQLite takes no half of a surrogate pair
 
 
 def _finite(value: Any) -> Any:

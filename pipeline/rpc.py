@@ -28,9 +28,8 @@ class ProtocolError(Exception):
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """One line, newline included. Raises ProtocolError when it would be too long."""
-    line = (
-        json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-    )
+    text = json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False, separators=(",", ":"))
+    line = text.encode("utf-8", "replace") + b"\n"  # half a surrogate pair must not end a process
     if len(line) > MAX_LINE_BYTES:
         raise ProtocolError(f"message of {len(line)} bytes")
     return line

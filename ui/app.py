@@ -24,6 +24,7 @@ from ui.api.openai import openai_routes
 from ui.api.voices import voice_routes
 from ui.api.words import word_routes
 from ui.auth import LANGUAGE_COOKIE
+from ui.bounds import Bounds
 from ui.doors import Doors
 from ui.errors import error_response
 from ui.jobs import Desk
@@ -132,7 +133,7 @@ class Web:
             openapi_url=None,
         )
         self.app: ASGIApp = Doors(
-            TidyPaths(inner),
+            Bounds(TidyPaths(inner), services.config),
             hosts=services.config.web.hosts,
             authenticate=services.may_enter if authenticate else None,
         )

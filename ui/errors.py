@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from starlette.responses import JSONResponse
-
 from pipeline.codes import CODES, CosydError
 from pipeline.messages import Language, error_text
+from ui.answers import JsonResponse
 
 RETRY_AFTER_S = 5.0
 _NO_STORE = {"Cache-Control": "no-cache"}
@@ -52,7 +51,7 @@ def error_body(error: CosydError, language: Language, *, message: str | None = N
     }
 
 
-def error_response(error: CosydError, language: Language, *, message: str | None = None) -> JSONResponse:
+def error_response(error: CosydError, language: Language, *, message: str | None = None) -> JsonResponse:
     """The whole answer, with Retry-After where coming again helps."""
     status = http_status(error.code)
     headers = dict(_NO_STORE)
@@ -61,4 +60,4 @@ def error_response(error: CosydError, language: Language, *, message: str | None
         headers["Retry-After"] = str(max(1, math.ceil(min(wait, 3600.0))))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error_body(error, language, message=message), status_code=status, headers=headers)
+    return JsonResponse(error_body(error, language, message=message), status_code=status, headers=headers)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import uvicorn
 
 from ui.app import Web
+from ui.patience import PatientProtocol, allow_many_files
 
 log = logging.getLogger("cosyd.web")
 BACKLOG = 1024
@@ -57,6 +58,7 @@ def make_server(web: Web) -> Server:
         lifespan="on",
         timeout_keep_alive=65,
         backlog=BACKLOG,
+        http=PatientProtocol,
         ws="none",
         h11_max_incomplete_event_size=64 * 1024,
     )
@@ -69,6 +71,7 @@ class Host:
 
     def __init__(self, web: Web, sockets: list[socket.socket]) -> None:
         self._web, self._sockets = web, sockets
+        allow_many_files()
         self._server = make_server(web)
         self._loop = asyncio.get_running_loop()
 

@@ -45,3 +45,18 @@ def test_a_lock_and_a_full_disk_pass_and_a_bad_row_does_not() -> None:
     assert is_passing(CosydError("storage_full", reason="disk_full"))
     assert not is_passing(CosydError("not_found"))
     assert not is_passing(sqlite3.IntegrityError("UNIQUE constraint failed"))
+
+
+def test_what_sqlite_cannot_take_is_lost_alone_and_the_thread_lives(tmp_path: Path) -> None:
+    paths = StatePaths.at(tmp_path / "state", {})
+    paths.ensure()
+    ensure_schema(paths)
+    writer = Writer(paths.database, lambda call: call())
+    writer.event(Event(at=1.0, kind="started", level=object()))  # type: ignore[arg-type]
+    writer.event(Event(at=2.0, kind="foreign_pressure", params={"name": "\ud800name"}))
+    writer.start()
+    assert writer.stop(10)
+    conn = connect(paths.database, "read")
+    rows = [tuple(row) for row in conn.execute("SELECT kind, params FROM events")]
+    conn.close()
+    assert rows == [("foreign_pressure", '{"name": "?name", "lost_events": 1, "lost_samples": 0}')]

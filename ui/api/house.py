@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pipeline import queue
 from pipeline.clock import utc_text
 from pipeline.events import recent_events
 from pipeline.messages import error_text
+from ui.answers import JsonResponse
 from ui.api.http import EVENT_STREAM, StreamBody, sse, visitor_language
 from ui.api.native import guarded
 from ui.services import Services
@@ -42,11 +43,11 @@ def house_routes(services: Services) -> list[Route]:
     """/healthz, /readyz, /api/state, /api/events and the actions."""
 
     async def healthz(request: Request) -> Response:
-        return JSONResponse({"status": "ok"}, headers={"Cache-Control": "no-cache"})
+        return JsonResponse({"status": "ok"}, headers={"Cache-Control": "no-cache"})
 
     async def readyz(request: Request) -> Response:
         ready = can_speak(services.state) and not services.draining
-        return JSONResponse(
+        return JsonResponse(
             {"status": "ready" if ready else "not_ready"},
             status_code=200 if ready else 503,
             headers={"Cache-Control": "no-cache", **({} if ready else {"Retry-After": "2"})},
@@ -73,7 +74,7 @@ def house_routes(services: Services) -> list[Route]:
         }
 
     async def state(request: Request) -> Response:
-        return JSONResponse(await view(visitor_language(request)), headers={"Cache-Control": "no-cache"})
+        return JsonResponse(await view(visitor_language(request)), headers={"Cache-Control": "no-cache"})
 
     async def state_events(request: Request) -> Response:
         language = visitor_language(request)
@@ -98,18 +99,18 @@ def house_routes(services: Services) -> list[Route]:
         language = visitor_language(request)
         found = await services.read(recent_events, SHOWN_EVENTS)
         shown = [event_view(e.kind, utc_text(e.at), e.level, _event_params(e), language) for e in found]
-        return JSONResponse({"events": shown}, headers={"Cache-Control": "no-cache"})
+        return JsonResponse({"events": shown}, headers={"Cache-Control": "no-cache"})
 
     async def trim(request: Request) -> Response:
         answer = await services.ask("trim", timeout_s=TRIM_WAIT_S)
-        return JSONResponse({"freed_bytes": freed_bytes(answer)})
+        return JsonResponse({"freed_bytes": freed_bytes(answer)})
 
     async def restart(request: Request) -> Response:
         engines = services.state.get("engines") or {}
         awake = [n for n, e in engines.items() if e.get("state") != "absent"]
         for name in awake:
             await services.ask("restart", timeout_s=RESTART_WAIT_S, target=f"worker:{name}")
-        return JSONResponse({"restarted": awake})
+        return JsonResponse({"restarted": awake})
 
     return [
         Route("/healthz", healthz),

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from pipeline.codes import CosydError
 from pipeline.messages import Language
+from ui.answers import json_bytes
 from ui.language import language_of
 
 STREAM_HEADERS: Mapping[str, str] = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -110,4 +111,4 @@ class StreamBody(Response):
 def sse(data: Any, event: str | None = None) -> bytes:
     """One server-sent event."""
     name = f"event: {event}\n" if event else ""
-    return f"{name}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return name.encode() + b"data: " + json_bytes(data) + b"\n\n"

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -17,6 +17,7 @@ from pipeline import history
 from pipeline.audio.encode import EXTENSIONS, MIME_TYPES, check_format
 from pipeline.codes import CosydError
 from pipeline.jobs import FINAL_STATES, JobState, estimate_seconds
+from ui.answers import JsonResponse
 from ui.api.http import (
     EVENT_STREAM,
     STREAM_HEADERS,
@@ -100,7 +101,7 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
         if checked.format != "wav":
             check_format(checked.format)
         accepted = await desk.accept(checked, patience_s=services.config.patience.page_s)
-        return JSONResponse(
+        return JsonResponse(
             {
                 "id": accepted.id,
                 "voice": accepted.voice,
@@ -115,7 +116,7 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
         view = await services.read(job_view, _id(request), visitor_language(request))
         if view is None:
             raise CosydError("not_found")
-        return JSONResponse(view, headers={"Cache-Control": "no-cache"})
+        return JsonResponse(view, headers={"Cache-Control": "no-cache"})
 
     async def cancel(request: Request) -> Response:
         job_id = _id(request)
@@ -123,7 +124,7 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
         view = await services.read(job_view, job_id, visitor_language(request))
         if view is None:
             raise CosydError("not_found")
-        return JSONResponse({**view, "cancelled": asked})
+        return JsonResponse({**view, "cancelled": asked})
 
     async def audio(request: Request) -> Response:
         job_id, language = _id(request), visitor_language(request)
@@ -182,7 +183,7 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
         )
         limit = _whole(query.get("limit"), 30, 200)
         language = visitor_language(request)
-        return JSONResponse(
+        return JsonResponse(
             {
                 "recordings": [recording_view(row, language) for row in rows[:limit]],
                 "next": rows[limit - 1].seq if len(rows) > limit else None,
@@ -193,7 +194,7 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
     async def erase(request: Request) -> Response:
         if not await services.write(history.delete, services.paths, _id(request)):
             raise CosydError("not_found")
-        return JSONResponse({"deleted": True})
+        return JsonResponse({"deleted": True})
 
     return [
         Route("/api/jobs", guarded(create), methods=["POST"]),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pipeline.codes import CosydError
+from ui.answers import JsonResponse
 from ui.api.native import guarded
 from ui.api.speech import speech_route
 from ui.api.speech_request import MODELS
@@ -24,21 +25,21 @@ def openai_routes(services: Services, desk: Desk) -> list[Route]:
     """The routes below /v1."""
 
     async def models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [_model(name) for name in MODELS]})
+        return JsonResponse({"object": "list", "data": [_model(name) for name in MODELS]})
 
     async def model(request: Request) -> Response:
         name = str(request.path_params["id"])
         if name not in MODELS:
             raise CosydError("not_found")
-        return JSONResponse(_model(name))
+        return JsonResponse(_model(name))
 
     async def audio_models(request: Request) -> Response:
         found = [_model(name) for name in MODELS]
-        return JSONResponse({"models": found, "object": "list", "data": found})
+        return JsonResponse({"models": found, "object": "list", "data": found})
 
     async def voices(request: Request) -> Response:
         found = [{"id": v.id, "name": v.name} for v in services.voices]
-        return JSONResponse({"voices": found, "object": "list"})
+        return JsonResponse({"voices": found, "object": "list"})
 
     return [
         Route("/v1/audio/speech", speech_route(services, desk), methods=["POST"]),

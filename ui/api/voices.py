@@ -13,7 +13,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
@@ -35,6 +35,7 @@ from pipeline.voices.registry import (
 )
 from pipeline.voices.source import read_source
 from pipeline.voices.styles import DIALECTS, STYLES
+from ui.answers import JsonResponse
 from ui.api.http import json_object, visitor_language
 from ui.api.native import guarded
 from ui.client import client_id
@@ -97,7 +98,7 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
             )
             for v in services.voices
         ]
-        return JSONResponse(
+        return JsonResponse(
             {
                 "voices": found,
                 "default": services.config.web.default_voice,
@@ -125,7 +126,7 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
                 "advice": [{"code": c, "message": render(f"voice.advice_{c}", language)} for c in advice],
             },
         }
-        return JSONResponse(view, status_code=201, headers={"Location": f"/api/voices/{voice.id}/preview"})
+        return JsonResponse(view, status_code=201, headers={"Location": f"/api/voices/{voice.id}/preview"})
 
     async def preview(request: Request) -> Response:
         voice = _cloned(services, request)
@@ -142,16 +143,16 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
         if not await services.write(rename_voice, voice, fields.get("name")):
             raise CosydError("not_found")
         found = next(v for v in services.voices if v.id == voice)
-        return JSONResponse(voice_view(found, voice_modes(found, services.state, cloning=True)))
+        return JsonResponse(voice_view(found, voice_modes(found, services.state, cloning=True)))
 
     async def erase(request: Request) -> Response:
         voice = _cloned(services, request)
         if not await services.write(remove_voice, services.paths, voice, services.clock.wall()):
             raise CosydError("not_found")
-        return JSONResponse({"deleted": True})
+        return JsonResponse({"deleted": True})
 
     async def styles(request: Request) -> Response:
-        return JSONResponse(styles_view(visitor_language(request)))
+        return JsonResponse(styles_view(visitor_language(request)))
 
     async def convert(request: Request) -> Response:
         async with _form(request, services.config.limits.upload_bytes) as form:
@@ -161,7 +162,7 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
             source = await _decoded(services, form, read_source)
         accepted = await desk.accept(checked, patience_s=services.config.patience.page_s, source=source)
         seconds = len(source[0]) / source[1] / checked.speed
-        return JSONResponse(
+        return JsonResponse(
             {"id": accepted.id, "voice": accepted.voice, "engine": accepted.engine, "seconds": seconds},
             status_code=202,
             headers={"Location": f"/api/jobs/{accepted.id}"},
