@@ -23,11 +23,10 @@ from daemon.loop import READ, Loop, Timer
 from daemon.sample import VramReading
 from pipeline.planning.torch_build import installed_build, lowest_capability
 from pipeline.profile import Config
+from pipeline.profile.config import Guard as GuardConfig
 
-DEADLINE_S = 3.0
 FRESH_S = 5.0
-IDLE_EVERY_S = 60.0
-RETRY_S = 30.0
+DEFAULTS = GuardConfig()
 REAP_S, REAP_MAX_S = 0.2, 30.0
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -92,7 +91,7 @@ def make_reader(
     wanted = "" if config.gpu == "auto" else config.gpu
     lowest = lowest_capability(installed_build())
     visible = environ.get("CUDA_VISIBLE_DEVICES") if not wanted else None
-    return GpuReader(loop, wanted, environ, on_state, visible=visible, lowest=lowest)
+    return GpuReader(loop, wanted, environ, on_state, visible=visible, lowest=lowest, guard=config.guard)
 
 
 class GpuReader:
@@ -112,9 +111,11 @@ class GpuReader:
         *,
         visible: str | None = None,
         lowest: Capability | None = None,
+        guard: GuardConfig = DEFAULTS,
     ) -> None:
         self._loop, self._wanted, self._environ, self._on_state = loop, wanted, environ, on_state
         self._root, self._visible, self._lowest = root, visible, lowest
+        self.deadline_s, self.retry_s, self.idle_s = guard.gpu_deadline_s, guard.gpu_retry_s, guard.gpu_idle_s
         self._helper: subprocess.Popen[bytes] | None = None
         self._stuck: list[subprocess.Popen[bytes]] = []
         self._deadline: Timer | None = None
@@ -129,7 +130,7 @@ class GpuReader:
     @property
     def reading(self) -> VramReading | None:
         """The last answer; None when there is none that is fresh enough to act on."""
-        fresh = FRESH_S if self._busy else IDLE_EVERY_S * 1.5
+        fresh = FRESH_S if self._busy else self.idle_s * 1.5
         return self._reading if self._loop.now() - self._read_at <= fresh else None
 
     def ask(self, busy: bool) -> None:
@@ -141,13 +142,13 @@ class GpuReader:
             return
         if not busy and asleep(self._root):
             self._end()
-            self._next_at = now + IDLE_EVERY_S
+            self._next_at = now + self.idle_s
             self._change(gpu_states.ASLEEP)
             return
         if self._stuck:
             return  # one that hangs in the driver is enough: each further one would hang beside it
         if self._helper is None and not self._start():
-            self._next_at = now + RETRY_S
+            self._next_at = now + self.retry_s
             return
         assert self._helper is not None and self._helper.stdin is not None
         try:
@@ -155,7 +156,7 @@ class GpuReader:
         except OSError:
             self._failed(gpu_states.HELPER_DIED)
             return
-        self._deadline = self._loop.later(DEADLINE_S, lambda: self._failed(gpu_states.TIMEOUT))
+        self._deadline = self._loop.later(self.deadline_s, lambda: self._failed(gpu_states.TIMEOUT))
 
     def _start(self) -> bool:
         command = [sys.executable, "-m", "daemon.gpu_helper", "--root", str(self._root)]
@@ -199,11 +200,11 @@ class GpuReader:
         now = self._loop.now()
         if isinstance(found, VramReading):
             self._reading, self._read_at, self.uuid = found, now, found.uuid
-            self._next_at = now if self._busy else now + IDLE_EVERY_S
+            self._next_at = now if self._busy else now + self.idle_s
             self._change(found.trouble or gpu_states.OK)
         else:
             # A failed reading is unknown, never a full card: nothing is restarted for it.
-            self._reading, self._next_at = None, now + RETRY_S
+            self._reading, self._next_at = None, now + self.retry_s
             self._change(found)
             if found == gpu_states.CARD_MISSING and not self._wanted:
                 self._end()
@@ -213,7 +214,7 @@ class GpuReader:
 
     def _failed(self, state: str) -> None:
         self._end()
-        self._reading, self._next_at = None, self._loop.now() + RETRY_S
+        self._reading, self._next_at = None, self._loop.now() + self.retry_s
         self._change(state)
 
     def _change(self, state: str) -> None:

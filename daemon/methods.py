@@ -19,6 +19,7 @@ from pipeline import queue
 from pipeline.clock import Clock
 from pipeline.codes import CosydError
 from pipeline.jobs import VOICE_ID
+from pipeline.model_files import ENGINE as COSYVOICE
 from pipeline.profile import Config
 
 WEB_DRAIN_S = 30.0
@@ -80,6 +81,7 @@ class Methods:
             raise CosydError("bad_value", field=field, reason="not_text")
         known = {
             "builtin",
+            COSYVOICE,
             *self._config().engines.extra,
             *self._children.workers,
             *(self._workers.stats or {}),

@@ -76,7 +76,8 @@ class Settle:
 class Guard:
     """The memory guard. A child is renewed in a quiet minute (`quiet_s` without work) when it is older than
     `age_max_s`, or when its growth over `creep_window_s` would make memory LOW within `creep_horizon_s`.
-    `trace_samples`: so many of the last looks are kept for a bug report."""
+    The card has `gpu_deadline_s` to answer, is asked again `gpu_retry_s` after trouble, and each `gpu_idle_s`
+    while no worker of ours uses it. `trace_samples`: so many of the last looks are kept for a bug report."""
 
     cadence_s: float = _seconds(1.0, low=0.05)
     cadence_low_s: float = _seconds(0.25, low=0.05)
@@ -90,6 +91,9 @@ class Guard:
     age_max_s: float = _seconds(7 * 86400.0, low=60)
     creep_window_s: float = _seconds(3600.0, low=60)
     creep_horizon_s: float = _seconds(3 * 3600.0)
+    gpu_deadline_s: float = _seconds(3.0, low=0.1)
+    gpu_retry_s: float = _seconds(30.0, low=0.1)
+    gpu_idle_s: float = _seconds(60.0, low=0.1)
     trace_samples: int = _key(1800, low=0, high=100_000)
 
 
@@ -200,6 +204,15 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True)
+class Cosyvoice:
+    """CosyVoice 3. `flow_steps`: fewer are quicker and rougher (6 take 0.6 of the flow's time). `reinforced`:
+    speak with `llm.rl.pt`, which `cosyd model fetch --rl` brings, in place of `llm.pt`."""
+
+    flow_steps: int = _key(10, low=2, high=50)
+    reinforced: bool = _key(False)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything. The first block comes from the hardware profile (DESIGN 6).
 
@@ -233,3 +246,4 @@ class Config:
     wyoming: Wyoming = field(default_factory=Wyoming)
     schedule: Schedule = field(default_factory=Schedule)
     engines: Engines = field(default_factory=Engines)
+    cosyvoice: Cosyvoice = field(default_factory=Cosyvoice)

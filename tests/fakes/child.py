@@ -3,7 +3,8 @@
 What it does is read from `fake.json` in the state folder, by name (`web`, `worker:x`), anew in each process:
 - `ready`: seconds until `ready`, or `never`; `exit`: a status to end with at once; `fatal`: a code told first
 - `deaf`: ignores drain, shutdown and SIGTERM; `mute_after`: seconds after which no heartbeat comes any more
-- `job`: holds this job without progress; `rss`: bytes told in heartbeats; `trim_to`: bytes told after a trim
+- `job`: holds this job without progress; `rss`, `vram`: bytes told; `trim_to`: `rss` after a trim
+- `oom`: says once that this resource ran out
 - `grandchild`: starts a process that sleeps; `claim`: takes the queued job of its engine and never ends it
 - `die_on`: a method that ends it by SIGKILL; `close_link_after`: closes its link but lives on
 Each received message is a line of JSON in `received-NAME.log`.
@@ -38,7 +39,11 @@ def main() -> int:
         return int(plan["exit"])
     leave = threading.Event()
     work = threading.Event()
-    beat: dict[str, Any] = {"rss": plan.get("rss", 50_000_000), "job": plan.get("job")}
+    beat: dict[str, Any] = {
+        "rss": plan.get("rss", 50_000_000),
+        "job": plan.get("job"),
+        "vram": plan.get("vram"),
+    }
     if plan.get("deaf"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log = root / f"received-{name.replace(':', '-')}.log"
@@ -75,7 +80,7 @@ def main() -> int:
             link.notify(
                 "heartbeat",
                 rss_bytes=beat["rss"],
-                vram_bytes=None,
+                vram_bytes=beat["vram"],
                 job=beat["job"],
                 segment=0,
                 progress_at=1.0,
@@ -90,7 +95,9 @@ def main() -> int:
         threading.Event().wait()
     leave.wait(float(plan.get("ready", 0)))
     link.notify(
-        "ready", capabilities={"modes": ["builtin"]}, footprint={"rss_bytes": beat["rss"], "vram_bytes": None}
+        "ready",
+        capabilities={"modes": ["builtin"]},
+        footprint={"rss_bytes": beat["rss"], "vram_bytes": beat["vram"]},
     )
     if plan.get("claim"):
         conn = connect(context.paths.database, "work")
@@ -100,6 +107,8 @@ def main() -> int:
             owner = lease_owner(context.instance, os.getpid())
             assert queue.claim(conn, row["id"], owner, time.time(), 60.0) is not None
             beat["job"] = row["id"]
+    if "oom" in plan:
+        link.notify("oom", resource=plan["oom"], footprint={}, job=None)
     leave.wait()
     if not plan.get("deaf"):
         link.notify("drained")

@@ -108,8 +108,8 @@ class FakeNvml:
         """What a program needs to find it."""
         return {
             "LD_LIBRARY_PATH": str(self.library),
-            "COSYD_FAKE_NVML": str(self.script),
-            "COSYD_FAKE_NVML_LOG": str(self.log),
+            "FAKE_NVML": str(self.script),
+            "FAKE_NVML_LOG": str(self.log),
         }
 
     def environ(self) -> dict[str, str]:

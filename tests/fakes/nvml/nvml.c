@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 without a card: answers from a script that may change while it runs.
  *
  * Built by tests/fakes/nvml/__init__.py and found by the real binding (pynvml) through LD_LIBRARY_PATH. The
- * script is the file COSYD_FAKE_NVML, read anew at each call; each call is a line in COSYD_FAKE_NVML_LOG.
+ * script is the file FAKE_NVML, read anew at each call; each call is a line in FAKE_NVML_LOG.
  *
  *   driver 580.95.05                    what nvmlSystemGetDriverVersion says
  *   epoch 2                             handles taken in another epoch are lost (the module was reloaded)
@@ -67,7 +67,7 @@ static void set(Card *card, const char *key, const char *value) {
 static Script *enter(const char *function) {
     static Script found;
     memset(&found, 0, sizeof found);
-    const char *log = getenv("COSYD_FAKE_NVML_LOG"), *path = getenv("COSYD_FAKE_NVML");
+    const char *log = getenv("FAKE_NVML_LOG"), *path = getenv("FAKE_NVML");
     FILE *file = log ? fopen(log, "a") : NULL;
     if (file) { fprintf(file, "%s\n", function); fclose(file); }
     char line[1024];
