@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import closing
+
+import numpy as np
 import pytest
 
+from pipeline.store.db import connect
+from pipeline.voices.registry import add_voice, parse_new_voice, remove_voice
 from tests.browser.conftest import Visitor
 from tests.integration.rig import Rig
 from tests.integration.service import wait_for
@@ -187,3 +193,93 @@ def test_the_page_goes_on_when_its_web_process_is_killed(visitor: Visitor, rig: 
     assert visit.page.input_value("#cosyd-text textarea").startswith("Sentence 1.")
     visit.until(f"Number.isFinite({PLAYER}.duration) && {PLAYER}.duration > 5", 40)
     assert visit.elsewhere == []
+
+
+def test_a_voice_added_since_the_start_is_there_on_page_load_and_one_removed_is_gone(
+    visitor: Visitor, rig: Rig
+) -> None:
+    fields = {"name": "Anna 安娜", "consent": "own", "language": "en"}
+    hum = np.sin(np.arange(4 * 24000, dtype=np.float32) / 20) / 4
+    with closing(connect(rig.paths.database, "accept")) as conn:
+        added = add_voice(conn, rig.paths, parse_new_voice(fields, time.time()), hum, 24000, time.time())
+    visit = visitor.open()
+    visit.page.click("#cosyd-voice input")
+    option = visit.page.locator('[role="option"]', has_text="Anna 安娜")
+    option.wait_for()
+    option.click()
+    assert "Anna" in visit.page.input_value("#cosyd-voice input")
+    with closing(connect(rig.paths.database, "accept")) as conn:
+        remove_voice(conn, rig.paths, added.id, time.time())
+    later = visitor.open()
+    later.page.click("#cosyd-voice input")
+    later.page.locator('[role="option"]', has_text="Numbers").wait_for()
+    assert later.page.locator('[role="option"]', has_text="Anna").count() == 0
+
+
+def test_a_notice_moves_nothing_shows_commands_as_such_and_goes_with_its_tab(visitor: Visitor) -> None:
+    visit = visitor.open(width=390, height=844)
+    top = 'document.querySelector("#cosyd-generate").getBoundingClientRect().top + scrollY'
+    visit.until('document.querySelector("#cosyd-strip .cosyd-pill") && window.cosyd.shelf.known')
+    before = visit.page.evaluate(top)
+    visit.page.click("#cosyd-generate")
+    notice = visit.page.locator("#cosyd-notice", has_text="Write something first")
+    notice.wait_for()
+    box = notice.bounding_box()
+    assert visit.page.evaluate(top) == before
+    assert box is not None and box["y"] > 0 and box["y"] + box["height"] < 844 - 58  # seen, above the tabs
+    visit.page.evaluate('window.cosyd.notice("Run `cosyd doctor` once.", "error")')
+    assert visit.page.inner_text("#cosyd-notice code") == "cosyd doctor"
+    visit.tab("Status")
+    visit.page.locator("#cosyd-notice").wait_for(state="hidden")
+
+
+def test_trouble_has_its_word_stands_first_and_leads_to_the_status(visitor: Visitor, rig: Rig) -> None:
+    assert rig.web is not None
+    visit = visitor.open()
+    rig.send_state(
+        vram={"free_bytes": 1 << 28, "total_bytes": 1 << 32, "level": "critical", "name": "GTX 1650"}
+    )
+    first = visit.page.locator("#cosyd-strip .cosyd-pill").first
+    first.filter(has_text="very tight").wait_for()
+    first.click()
+    visit.page.locator("#cosyd-status", has_text="GTX 1650").wait_for()
+    rig.send_state()
+
+
+def test_a_cosyd_that_does_not_answer_is_said_and_not_shown_as_ready(visitor: Visitor) -> None:
+    visit = visitor.open()
+    visit.page.locator("#cosyd-strip", has_text="ready").wait_for()
+    visit.page.route("**/api/state", lambda route: route.abort())
+    visit.page.locator("#cosyd-strip", has_text="does not answer").wait_for()
+    assert "ready" not in visit.page.inner_text("#cosyd-strip")
+    visit.page.unroute("**/api/state")
+    visit.page.locator("#cosyd-strip", has_text="ready").wait_for()
+
+
+def test_a_recording_is_paused_by_its_button_and_only_one_sounds_at_a_time(
+    visitor: Visitor, rig: Rig
+) -> None:
+    for n in (81, 82):
+        made = rig.http.post("/api/jobs", json={"text": f"Toast {n}. " * 20, "voice": "numbers"}).json()["id"]
+        wait_for(lambda job=made: rig.rows("SELECT 1 FROM generations WHERE id = ?", job), 20, "it")
+    visit = visitor.open(width=390, height=844)
+    visit.tab("Recordings")
+    visit.page.fill("#cosyd-search", "Toast")
+    visit.until('document.querySelectorAll("#cosyd-history .cosyd-item").length === 2')
+    plays = visit.page.locator("#cosyd-history .cosyd-play")
+    place = plays.nth(0).bounding_box()
+    plays.nth(0).click()
+    visit.until('document.querySelector("#cosyd-history audio")?.currentTime > 0')
+    assert plays.nth(0).bounding_box() == place and plays.nth(0).get_attribute("title") == "Pause"
+    plays.nth(1).click()
+    visit.until(
+        '[...document.querySelectorAll("#cosyd-history audio")].map((a) => a.paused).join() === "true,false"'
+    )
+    plays.nth(1).click()
+    visit.until('[...document.querySelectorAll("#cosyd-history audio")].every((a) => a.paused)')
+    for part in (".cosyd-play", ".cosyd-item-acts button", ".cosyd-downloads summary"):
+        box = visit.page.locator(f"#cosyd-history {part}").first.bounding_box()
+        assert box is not None and box["height"] >= 44, part
+    visit.page.locator("#cosyd-history summary").first.click()
+    visit.page.keyboard.press("Escape")
+    assert visit.page.locator("#cosyd-history details[open]").count() == 0

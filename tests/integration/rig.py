@@ -88,7 +88,7 @@ class Child:
         """Params of every message of that method."""
         return [params for name, params in self.said if name == method]
 
-    def wait(self, method: str, timeout_s: float = 30.0) -> dict[str, Any]:
+    def wait(self, method: str, timeout_s: float = 60.0) -> dict[str, Any]:
         """The first message of that method."""
 
         def find() -> list[dict[str, Any]] | None:

@@ -53,11 +53,12 @@ window.cosyd = (() => {
 
   const url = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href;
 
-  async function api(method, path, body) {
+  async function api(method, path, body, patienceMs) {
     let answer;
     try {
       answer = await fetch(url(path), {
         method,
+        signal: patienceMs ? AbortSignal.timeout(patienceMs) : undefined,
         headers: body === undefined ? {} : { "Content-Type": "application/json" },
         body: body === undefined ? undefined : JSON.stringify(body),
       });
@@ -88,12 +89,15 @@ window.cosyd = (() => {
   const find = (id) => document.getElementById(`cosyd-${id}`);
   const shown = (id) => { const e = find(id); return e && e.offsetParent !== null ? e : null; };
 
+  // Our sentences put commands in backticks.
+  const rich = (text) => text.split(/`([^`]+)`/).map((part, n) => (n % 2 ? el("code", {}, part) : part)).filter((part) => part !== "");
+
   let noticeTimer = 0;
   function notice(text, kind = "info") {
     const box = find("notice");
     if (!box) return;
     clearTimeout(noticeTimer);
-    box.textContent = text;
+    box.replaceChildren(...rich(text));
     box.dataset.kind = kind;
     box.hidden = !text;
     if (text) noticeTimer = setTimeout(() => { box.hidden = true; }, kind === "error" ? 12000 : 4000);
@@ -121,12 +125,25 @@ window.cosyd = (() => {
       }, format))));
   }
 
-  // Menus close when one clicks elsewhere.
+  // Menus close when one clicks elsewhere or presses Escape, and open where they can be seen.
+  const openMenus = () => document.querySelectorAll("details.cosyd-downloads[open]");
   document.addEventListener("click", (event) => {
-    for (const open of document.querySelectorAll("details.cosyd-downloads[open]")) {
-      if (!open.contains(event.target)) open.open = false;
-    }
+    for (const open of openMenus()) if (!open.contains(event.target)) open.open = false;
+    if (event.target.closest?.('[role="tab"]')) notice("");  // what it was about is out of sight
   });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    for (const open of openMenus()) { open.open = false; open.querySelector("summary").focus(); }
+    notice("");
+  });
+  document.addEventListener("toggle", (event) => {
+    if (event.target.open) event.target.lastChild?.scrollIntoView?.({ block: "nearest" });
+  }, true);
+
+  // Two voices at once cannot be understood.
+  document.addEventListener("play", (event) => {
+    for (const other of document.querySelectorAll("audio")) if (other !== event.target) other.pause();
+  }, true);
 
   // Gradio names the browser's language; the page is in the visitor's, which a screen reader must know.
   const root = document.documentElement;
@@ -135,5 +152,5 @@ window.cosyd = (() => {
   new MutationObserver(tell).observe(root, { attributes: true, attributeFilter: ["lang"] });
   tell();
 
-  return { setup, t, has, api, url, el, find, shown, notice, repeat, audioUrl, downloads, Refused, HAN, sizeText, timeText };
+  return { setup, t, has, api, url, el, find, shown, notice, rich, repeat, audioUrl, downloads, Refused, HAN, sizeText, timeText };
 })();

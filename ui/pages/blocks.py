@@ -63,10 +63,19 @@ def theme() -> gr.themes.Base:
         block_shadow_dark="none",
         block_label_background_fill="transparent",
         block_label_background_fill_dark="transparent",
-        input_background_fill="#fbfaf8",
+        input_background_fill="#faf9f6",
         input_background_fill_dark="#24282d",
-        input_border_color="#e2dfd7",
-        input_border_color_dark="#363b42",
+        input_border_color="#918d83",
+        input_border_color_dark="#6d747d",
+        input_border_width="1px",
+        input_placeholder_color="#6d7178",
+        input_placeholder_color_dark="#9a9fa7",
+        button_secondary_background_fill="#ece9e2",
+        button_secondary_background_fill_hover="#e0dcd2",
+        button_secondary_background_fill_dark="#2c3138",
+        button_secondary_background_fill_hover_dark="#383e46",
+        button_secondary_text_color="#23262a",
+        button_secondary_text_color_dark="#eceae6",
         border_color_primary="#e2dfd7",
         border_color_primary_dark="#363b42",
         button_primary_background_fill="#0f766e",
@@ -114,7 +123,7 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
     def mark(key: str) -> str:
         return escape(text(key))
 
-    voices = [(f"{voice.name} · {_languages(voice.languages)}", voice.id) for voice in services.voices]
+    voices = [(f"{voice.name} · {_languages(voice.languages, text)}", voice.id) for voice in services.voices]
     ids = [voice.id for voice in services.voices]
     default = services.config.web.default_voice if services.config.web.default_voice in ids else ids[0]
     other = "en" if language == "zh" else "zh"
@@ -126,8 +135,8 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
         _html(
             f'<header class="cosyd-head"><div class="cosyd-brand">'
             f'<span class="cosyd-logo" aria-hidden="true">'
-            f"<i></i><i></i><i></i><i></i></span><span><b>cosyd</b><small>{mark('tagline')}</small></span></div>"
-            f'<div class="cosyd-strip" id="cosyd-strip" role="status" aria-live="off"></div>'
+            f"<i></i><i></i><i></i><i></i></span><span><h1>cosyd</h1><small>{mark('tagline')}</small></span></div>"
+            f'<div class="cosyd-strip" id="cosyd-strip" role="group" aria-label="{mark("tab_status")}"></div>'
             f'<a class="cosyd-lang" href="?lang={other}" hreflang="{other}"'
             f' aria-label="{mark("language_switch_label")}">{mark("language_switch")}</a></header>'
             f'<div id="cosyd-notice" class="cosyd-notice" role="alert" hidden></div>'
@@ -185,7 +194,7 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                         )
                         stop = gr.Button(text("stop"), variant="secondary", elem_id="cosyd-stop", size="lg")
                     _html(
-                        '<section id="cosyd-now" class="cosyd-now" aria-live="polite" hidden></section>',
+                        '<section id="cosyd-now" class="cosyd-now" hidden></section>',
                         "cosyd-bare",
                     )
             with gr.Tab(text("tab_voices"), id="voices"):
@@ -250,10 +259,11 @@ def _in_browser(button: gr.Button, js: str, inputs: list[Any] | None = None) -> 
     button.click(None, inputs, None, js=js, api_visibility="private", queue=False)
 
 
-def _languages(tags: tuple[str, ...]) -> str:
-    """`EN 中文 +14`: what a voice speaks, short."""
-    shown = [{"zh": "中文", "en": "English"}.get(tag, tag) for tag in tags[:2]]
-    return " ".join(shown) + (f" +{len(tags) - 2}" if len(tags) > 2 else "")
+def _languages(tags: tuple[str, ...], text: Callable[..., str]) -> str:
+    """`English, Chinese, 14 more`: what a voice speaks; `label` in shelf.js says the same."""
+    known = [text(f"language_{tag}") if tag in ("zh", "en") else tag for tag in tags]
+    shown = text("language_and").join(known[:2])
+    return text("language_more", shown=shown, count=len(known) - 2) if len(known) > 2 else shown
 
 
 def _modes(mark: Callable[[str], str]) -> str:
@@ -264,7 +274,8 @@ def _modes(mark: Callable[[str], str]) -> str:
         for mode in MODES
     )
     return (
-        f'<div class="cosyd-modes" id="cosyd-modes" role="group">{buttons}</div>'
+        f'<div class="cosyd-modes" id="cosyd-modes" role="group" aria-label="{mark("mode_label")}">'
+        f"{buttons}</div>"
         '<p class="cosyd-hint" id="cosyd-hint" role="status"></p>'
     )
 

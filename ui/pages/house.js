@@ -1,10 +1,20 @@
 // Recordings, voices, status and the strip in the head. Each list is filled when its tab is first seen.
 "use strict";
 (() => {
-  const { setup, t, has, api, el, find, shown, notice, repeat, audioUrl, downloads } = window.cosyd;
-  const when = new Intl.DateTimeFormat(setup.language === "zh" ? "zh-CN" : navigator.language.startsWith("en") ? navigator.language : "en",
-    { dateStyle: "medium", timeStyle: "short" });
-  let list = null, cursor = null, query = "", typing = 0, state = null;
+  const { setup, t, has, api, el, find, shown, notice, rich, repeat, audioUrl, downloads } = window.cosyd;
+  const locale = setup.language === "zh" ? "zh-CN" : navigator.language.startsWith("en") ? navigator.language : "en";
+  const exactly = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "medium" });
+  const ofToday = new Intl.DateTimeFormat(locale, { timeStyle: "short" });
+  const ofThisYear = new Intl.DateTimeFormat(locale, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
+  const older = new Intl.DateTimeFormat(locale, { dateStyle: "medium" });
+
+  // As short as it is clear; the whole of it when one points at it.
+  function time(iso) {
+    const at = new Date(iso), now = new Date();
+    const shape = at.toDateString() === now.toDateString() ? ofToday : at.getFullYear() === now.getFullYear() ? ofThisYear : older;
+    return el("time", { datetime: iso, title: exactly.format(at) }, shape.format(at));
+  }
+  let list = null, cursor = null, query = "", typing = 0, state = null, silent = 0;
 
   // -- recordings -------------------------------------------------------------------------------------
 
@@ -12,16 +22,18 @@
     const player = el("div", { class: "cosyd-item-player" });
     const facts = [
       window.cosyd.get(recording.voice)?.name ?? recording.voice,
-      when.format(new Date(recording.created_at)),
+      time(recording.created_at),
       recording.audio_seconds ? window.cosyd.timeText(recording.audio_seconds) : null,
       recording.stand_in ? t("stands_in") : null,
-    ].filter(Boolean).join(" · ");
-    const remove = el("button", { type: "button", class: "cosyd-link cosyd-danger" }, t("delete"));
+    ].filter(Boolean).flatMap((part, n) => (n ? [" · ", part] : [part]));
+    const words = recording.text.slice(0, 60);  // which of the many alike buttons it is, for who hears the page
+    const remove = el("button", { type: "button", class: "cosyd-link cosyd-danger", "aria-label": `${t("delete")}: ${words}` }, t("delete"));
     remove.addEventListener("click", async () => {
       if (!remove.dataset.sure) {
         remove.dataset.sure = "1";
-        remove.textContent = t("delete_sure");
-        setTimeout(() => { delete remove.dataset.sure; remove.textContent = t("delete"); }, 4000);
+        const ask = (key) => { remove.textContent = t(key); remove.setAttribute("aria-label", `${t(key)} ${words}`); };
+        ask("delete_sure");
+        setTimeout(() => { delete remove.dataset.sure; ask("delete"); }, 4000);
         return;
       }
       try {
@@ -33,12 +45,20 @@
       } catch (error) { notice(error.message, "error"); }
     });
     const play = el("button", {
-      type: "button", class: "cosyd-play", "aria-label": t("play"), title: t("play"),
+      type: "button", class: "cosyd-play", "aria-label": `${t("play")}: ${words}`, title: t("play"),
       onclick: () => {
-        const audio = el("audio", { controls: true, src: audioUrl(recording.id, "mp3"), preload: "auto" });
-        player.replaceChildren(audio);
-        play.hidden = true;
-        audio.play().catch(() => {});
+        let audio = player.querySelector("audio");
+        if (!audio) {
+          audio = el("audio", { controls: true, src: audioUrl(recording.id, "mp3"), preload: "auto", "aria-label": words });
+          const tell = () => {  // the same button stops it
+            play.classList.toggle("cosyd-playing", !audio.paused);
+            play.title = t(audio.paused ? "play" : "pause");
+            play.setAttribute("aria-label", `${play.title}: ${words}`);
+          };
+          for (const change of ["play", "pause", "ended"]) audio.addEventListener(change, tell);
+          player.replaceChildren(audio);
+        }
+        if (audio.paused) audio.play().catch(() => {}); else audio.pause();
       },
     });
     const row = el("article", { class: "cosyd-item" },
@@ -47,13 +67,13 @@
         el("p", { class: "cosyd-item-text" }, recording.text.length > 400 ? `${recording.text.slice(0, 400)}…` : recording.text),
         el("p", { class: "cosyd-item-facts" },
           recording.status === "done" ? null : el("span", { class: `cosyd-tag cosyd-${recording.status}` }, t(`status_${recording.status}`)),
-          facts),
-        recording.error && recording.status === "failed" ? el("p", { class: "cosyd-item-error" }, recording.error.message) : null,
+          ...facts),
+        recording.error && recording.status === "failed" ? el("p", { class: "cosyd-item-error" }, ...rich(recording.error.message)) : null,
         player,
         el("div", { class: "cosyd-item-acts" },
           recording.audio ? downloads(recording.id) : null,
           recording.mode === "convert" ? null
-            : el("button", { type: "button", class: "cosyd-link", onclick: () => window.cosyd.use(recording) }, t("rerun")),
+            : el("button", { type: "button", class: "cosyd-link", "aria-label": `${t("rerun")}: ${words}`, onclick: () => window.cosyd.use(recording) }, t("rerun")),
           remove)));
     return row;
   }
@@ -84,6 +104,9 @@
     typing = setTimeout(() => { query = event.target.value; loadHistory(false).catch((e) => notice(e.message, "error")); }, 200);
   });
   document.addEventListener("click", (event) => {
+    if (event.target.closest?.("#cosyd-strip")) {
+      [...document.querySelectorAll('[role="tab"]')].find((tab) => tab.textContent.trim() === t("tab_status"))?.click();
+    }
     if (event.target.id === "cosyd-more") loadHistory(true).catch((e) => notice(e.message, "error"));
   });
   window.addEventListener("cosyd-done", () => { list = null; if (find("history")) delete find("history").dataset.drawn; });
@@ -101,24 +124,34 @@
     return el("span", { class: "cosyd-pill", "data-kind": kind ?? "ok" }, el("em", {}, label), el("span", {}, value));
   }
 
+  // A colour alone says nothing to many: what is not in order has its word too, and stands first.
+  function memoryPill(label, bytes, name) {
+    const size = window.cosyd.sizeText(bytes);
+    return pill(label, !name || name === "ok" ? t("free", { size }) : `${t("free", { size })} · ${level(name)}`, name);
+  }
+
   function drawStrip() {
     const box = find("strip");
     if (!box) return;
+    if (silent > 1) { box.replaceChildren(pill("cosyd", t("no_answer"), "critical")); return; }
     if (!state?.known) { box.replaceChildren(pill(t("engine"), t("unknown"), "unknown")); return; }
     const pills = [];
     const { ram, vram, queue } = state;
-    if (ram?.available_bytes != null) pills.push(pill(t("ram"), window.cosyd.sizeText(ram.available_bytes), ram.level));
-    if (vram?.free_bytes != null) pills.push(pill(t("vram"), window.cosyd.sizeText(vram.free_bytes), vram.level));
+    if (ram?.available_bytes != null) pills.push(memoryPill(t("ram"), ram.available_bytes, ram.level));
+    if (vram?.free_bytes != null) pills.push(memoryPill(t("vram"), vram.free_bytes, vram.level));
     const engine = worst();
     if (engine) {
       const calm = ["ready", "absent"].includes(engine[1].state);
       pills.push(pill(t("engine"), calm ? t("ready") : t(`state.engine.${engine[1].state}`),
         engine[1].state === "failed" ? "critical" : calm ? "ok" : "low"));
     }
+    if (pills.some((made) => made.dataset.kind !== "ok")) pills.splice(0, pills.length, ...pills.filter((made) => made.dataset.kind !== "ok"));
     const work = queue.queued + queue.running;
     pills.push(pill(t("queue"), work ? [queue.running ? t("queue_running", { count: queue.running }) : null,
       queue.queued ? t("queue_count", { count: queue.queued }) : null].filter(Boolean).join(" · ") : t("queue_empty"), "ok"));
-    box.replaceChildren(...pills);
+    const rank = ["critical", "low"];
+    const place = (made) => (rank.indexOf(made.dataset.kind) + 3) % 3;
+    box.replaceChildren(...pills.sort((a, b) => place(a) - place(b)));
   }
 
   function meter(label, free, total, name) {
@@ -131,10 +164,11 @@
 
   function fact(title, value, detail, kind) {
     return el("div", { class: "cosyd-fact", "data-kind": kind ?? "ok" }, el("b", {}, title), el("span", {}, value),
-      detail ? el("small", {}, detail) : null);
+      detail ? el("small", {}, ...rich(detail)) : null);
   }
 
   function drawStatus(box) {
+    if (!state?.known && silent > 1) { box.replaceChildren(el("p", { class: "cosyd-warn" }, t("no_answer_long"))); return; }
     if (!state?.known) { box.replaceChildren(el("p", { class: "cosyd-empty" }, t("unknown"))); return; }
     const { ram, vram, swap, engines, web, pressure } = state;
     const meters = [];
@@ -142,6 +176,7 @@
     if (vram?.free_bytes != null) meters.push(meter(vram.name ? `${t("vram")} · ${vram.name}` : t("vram"), vram.free_bytes, vram.total_bytes, vram.level));
     if (swap?.total_bytes) meters.push(meter(t("swap"), swap.total_bytes - swap.used_bytes, swap.total_bytes, null));
     const foreign = (pressure?.foreign ?? []).map((p) => el("p", { class: "cosyd-warn" }, t("foreign", p)));
+    if (silent > 1) foreign.unshift(el("p", { class: "cosyd-warn" }, t("no_answer_long")));
     const facts = Object.entries(engines ?? {}).map(([name, e]) => fact(`${t("engine")} · ${name}`, t(`state.engine.${e.state}`),
       e.message ?? [e.rss_bytes ? t("uses", { bytes: e.rss_bytes }) : null, e.restarts ? t("restarts", { count: e.restarts }) : null].filter(Boolean).join(" · "),
       e.state === "failed" ? "critical" : "ok"));
@@ -152,11 +187,12 @@
   async function drawEvents(box) {
     const { events } = await api("GET", "api/events");
     box.replaceChildren(...(events.length ? events.map((event) => el("li", { "data-kind": event.level ?? "ok" },
-      el("time", { datetime: event.at }, when.format(new Date(event.at))), el("span", {}, event.message)))
+      time(event.at), el("span", {}, ...rich(event.message))))
       : [el("li", {}, el("span", {}, t("events_empty")))]));
   }
 
   async function act(path, done) {
+    notice(t("working"));
     try { notice(done(await api("POST", path, {}))); } catch (error) { notice(error.message, "error"); }
   }
 
@@ -167,19 +203,24 @@
 
   let eventsAt = 0;
   async function look() {
-    state = await api("GET", "api/state");
+    try {
+      state = await api("GET", "api/state", undefined, 6000);
+      silent = 0;
+    } catch {
+      silent += 1;  // one may get lost, or wait, while the page's process is exchanged
+    }
     drawStrip();
     const box = shown("status");
     if (!box) return;
     drawStatus(box);
-    if (Date.now() - eventsAt > 3000 && find("events")) {
+    if (!silent && Date.now() - eventsAt > 3000 && find("events")) {
       eventsAt = Date.now();
       await drawEvents(find("events"));
     }
   }
   repeat(async () => {
     await look();
-    return shown("status") || document.body.classList.contains("cosyd-busy") ? 1000 : 3000;
+    return silent || shown("status") || document.body.classList.contains("cosyd-busy") ? 1000 : 3000;
   }, 2000);
   repeat(async () => {
     const statusBox = shown("status");

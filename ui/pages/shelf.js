@@ -10,15 +10,12 @@
     try { return displayNames.of(tag); } catch { return tag; }
   }
 
-  // Text with commands in backticks to nodes.
-  function rich(text) {
-    return text.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
-  }
-
   function label(voice) {
-    const shown = voice.languages.slice(0, 2).map((tag) => ({ zh: "中文", en: "English" })[tag] ?? languageName(tag)).join(" ");
-    const more = voice.languages.length > 2 ? ` +${voice.languages.length - 2}` : "";
-    const rest = voice.builtin ? shown + more : t("voice.mine");
+    // As `_languages` in blocks.py says it.
+    const known = voice.languages.map((tag) => (tag === "zh" || tag === "en" ? t(`language_${tag}`) : tag));
+    const first = known.slice(0, 2).join(t("language_and"));
+    const shown = known.length > 2 ? t("language_more", { shown: first, count: known.length - 2 }) : first;
+    const rest = voice.builtin ? shown : t("voice.mine");
     return rest ? `${voice.name} · ${rest}` : voice.name;
   }
 
@@ -69,7 +66,7 @@
     });
   }
 
-  Object.assign(window.cosyd, { shelf, get, cloned, rich, languageName, upload, takeVoices, chooseVoice, loadVoices: load });
+  Object.assign(window.cosyd, { shelf, get, cloned, languageName, upload, takeVoices, chooseVoice, loadVoices: load });
 
   let filled = false;
   repeat(async () => {

@@ -4,7 +4,8 @@
 // that stay open would leave none for the sound. Short requests also do not care which web process answers.
 "use strict";
 (() => {
-  const { setup, t, api, el, find, notice, repeat, audioUrl, downloads } = window.cosyd;
+  const { setup, t, api, el, find, notice, rich, repeat, audioUrl, downloads } = window.cosyd;
+  const TYPED = window.matchMedia("(hover: hover) and (pointer: fine)").matches;  // there is a keyboard
   const OVER = ["done", "failed", "cancelled"];
   const KEPT = "cosyd-job";
   // A moment of silence, played inside the click: phones allow later sound only on an element started by hand.
@@ -13,6 +14,7 @@
   let job = null;       // { id, state, sent: the form as it was, view }
   let lost = 0;         // requests in a row that got no answer
   let asked = 0;        // the time of the last poll
+  let seen = "";        // the state that was brought into view
   let brokenAt = null;  // where the stream broke off; sound goes on from there when the job is done
 
   const busy = () => job !== null && !OVER.includes(job.state);
@@ -28,9 +30,11 @@
     const speed = Number(document.querySelector("#cosyd-speed input")?.value) || 1;
     const seconds = (han / 4.5 + other / 15) / speed;
     box.classList.toggle("cosyd-over", over > 0);
-    box.replaceChildren(
+    box.replaceChildren(...[
       el("span", {}, over > 0 ? t("too_long", { count: over }) : seconds > 0 ? t("about_speech", { seconds }) : ""),
-      el("span", {}, t("characters", { count: text.length.toLocaleString(), limit: setup.limit.toLocaleString() })));
+      seconds > 0 && over <= 0 && TYPED ? el("kbd", {}, t("generate_hint")) : null,
+      el("span", {}, t("characters", { count: text.length.toLocaleString(), limit: setup.limit.toLocaleString() })),
+    ].filter(Boolean));
   }
 
   function sentence(view) {
@@ -59,15 +63,20 @@
     if (box.dataset.job !== job.id) {
       box.dataset.job = job.id;
       box.replaceChildren(
-        el("div", { class: "cosyd-line" }, el("span", { class: "cosyd-dot" }), el("span", { class: "cosyd-say" })),
-        el("div", { class: "cosyd-bar", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100" }, el("i")),
+        el("div", { class: "cosyd-line" }, el("span", { class: "cosyd-dot" }), el("span", { class: "cosyd-say", role: "status" })),
+        el("div", { class: "cosyd-bar", role: "progressbar", "aria-label": t("progress"), "aria-valuemin": "0", "aria-valuemax": "100" }, el("i")),
         player,
         el("div", { class: "cosyd-after" }));
     }
     box.dataset.state = job.state;
     const text = lost > 2 ? t("reconnecting") : job.view ? sentence(job.view) : t("starting");
     const say = box.querySelector(".cosyd-say");
-    if (say.textContent !== text) say.textContent = text;
+    if (say.dataset.text !== text) {
+      say.dataset.text = text;
+      say.replaceChildren(...rich(text));
+      // On a phone the answer comes below the fold; an error must not wait there to be found.
+      if (seen !== job.state) { seen = job.state; box.scrollIntoView({ block: "nearest", behavior: "smooth" }); }
+    }
     const segments = job.view?.segments ?? { done: 0, total: 0 };
     const part = job.state === "done" ? 1 : segments.total ? segments.done / segments.total : 0;
     const bar = box.querySelector(".cosyd-bar");
@@ -94,6 +103,7 @@
     const sent = { text, voice, speed, seed };
     job = { id: "", state: "queued", view: null, sent };
     lost = 0;
+    seen = "";
     brokenAt = null;
     draw();
     try {
