@@ -6,6 +6,7 @@ import base64
 import concurrent.futures
 import io
 import json
+import re
 import sqlite3
 import subprocess
 import threading
@@ -393,6 +394,40 @@ def test_history_finds_lists_and_forgets(rig: Rig) -> None:
     assert rig.http.delete(f"/api/history/{job}").status_code == 404
     assert rig.http.get("/api/history", params={"q": "天气"}).json()["recordings"] == []
     assert rig.http.get(f"/api/jobs/{job}/audio").status_code == 404
+
+
+def test_subtitles_of_a_recording_in_both_formats(rig: Rig) -> None:
+    job = submit(rig, "第一段 12。\n\n第二段 13。")
+    assert rig.http.get(f"/api/history/{job}/subtitles").status_code in (200, 404), "perhaps not done yet"
+    wait_done(rig, job)
+    answer = rig.http.get(f"/api/history/{job}/subtitles")
+    assert answer.status_code == 200 and f"cosyd-{job}.srt" in answer.headers["content-disposition"]
+    assert re.findall(r"^第.段 1[23]。$", answer.text, re.M) == ["第一段 12。", "第二段 13。"]
+    vtt = rig.http.get(f"/api/history/{job}/subtitles?format=vtt")
+    assert vtt.text.startswith("WEBVTT") and vtt.headers["content-type"].startswith("text/vtt")
+    other = rig.http.get(f"/api/history/{job}/subtitles?format=ass")
+    assert other.json()["error"]["code"] == "unknown_format"
+    assert rig.http.get("/api/history/0123456789abcdef/subtitles").status_code == 404
+    assert rig.http.get("/api/history/nonsense/subtitles").status_code == 404
+
+
+def test_the_pronunciation_dictionary(rig: Rig) -> None:
+    assert rig.http.get("/api/pronunciations").json() == {"pronunciations": []}
+    added = rig.http.post("/api/pronunciations", json={"pattern": "重庆", "replacement": "[ch][óng]庆"})
+    assert added.status_code == 201 and added.json()["kind"] == "markup"
+    assert rig.http.get("/api/pronunciations").json()["pronunciations"] == [added.json()]
+    wrong = rig.http.post("/api/pronunciations", json={"pattern": "x", "replacement": "[h][aoo]"})
+    assert wrong.status_code == 400 and "[aoo]" in wrong.json()["error"]["message"]
+    assert rig.http.post("/api/pronunciations", json={"pattern": "x", "spoken": "y"}).status_code == 400
+    assert rig.http.delete(f"/api/pronunciations/{added.json()['id']}").json() == {"deleted": True}
+    assert rig.http.delete(f"/api/pronunciations/{added.json()['id']}").status_code == 404
+
+
+def test_a_mistake_in_markup_is_refused_with_its_place(rig: Rig) -> None:
+    answer = rig.http.post("/v1/audio/speech", json={"input": "他[h][aoo]学", "voice": "numbers"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "bad_value")
+    assert "[aoo]" in error["message"] and "5" in error["message"]
 
 
 def test_the_buttons_act_through_the_supervisor(rig: Rig) -> None:
