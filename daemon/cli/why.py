@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
+from daemon.cli import story
 from daemon.cli.frame import Command, json_option, language, note, print_json, state_option, text
-from pipeline.clock import wall_seconds
+from pipeline.clock import utc_text, wall_seconds
 from pipeline.messages import Language, event_text, size_text, word
 from pipeline.paths import StatePaths
 from pipeline.store.db import check_schema, connect
@@ -34,6 +35,8 @@ LED_TO_IT_S = 120.0
 """Events so shortly before the act belong to its story."""
 
 READ_S = 5.0
+AROUND = 200
+"""So many events before and after a restart are read for its story."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,34 @@ def read_story(conn: sqlite3.Connection) -> list[Told]:
     return [told for told in map(_told, reversed(before)) if wall_seconds(told.at) >= start] + [act]
 
 
-def paragraph(story: Iterable[Told], now: float, lang: Language) -> list[str]:
+def read_restart(conn: sqlite3.Connection) -> list[story.Row]:
+    """The events around the last ending of a child, the oldest first."""
+    marks = ",".join("?" * len(story.ENDINGS))
+    last = conn.execute(
+        f"SELECT id FROM events WHERE kind IN ({marks}) AND json_extract(params, '$.reason') IS NOT 'stop'"
+        " ORDER BY id DESC LIMIT 1",
+        story.ENDINGS,
+    ).fetchone()
+    if last is None:
+        return []
+    rows = conn.execute(
+        "SELECT * FROM events WHERE id BETWEEN ? AND ? ORDER BY id",
+        (last["id"] - AROUND, last["id"] + AROUND),
+    ).fetchall()
+    return [story.row_of(row, _told(row).params) for row in rows]
+
+
+def restart_paragraph(rows: list[story.Row], now: float, lang: Language) -> str:
+    """The last restart in words; "" when there was none."""
+    from daemon.cli.tables import clock_time
+
+    ending = story.last_ending(rows)
+    return story.tell(rows, now, lang, clock_time(utc_text(ending.at))) if ending else ""
+
+
+def paragraph(told_so_far: Iterable[Told], now: float, lang: Language) -> list[str]:
     """Sentences for people: when, what, with which memory free, and what came before."""
-    *before, act = story
+    *before, act = told_so_far
     from daemon.cli.tables import clock_time
 
     when = text("why_when", when=clock_time(act.at), ago=max(0.0, now - wall_seconds(act.at)))
@@ -105,19 +133,24 @@ def paragraph(story: Iterable[Told], now: float, lang: Language) -> list[str]:
 @json_option
 def why(paths: StatePaths, as_json: bool) -> None:
     """Say why cosyd last did something by itself."""
-    story: list[Told] = []
+    found: list[Told] = []
+    around: list[story.Row] = []
     if paths.database.exists():
         conn = connect(paths.database, "read", busy_s=READ_S)
         try:
             check_schema(conn)
-            story = read_story(conn)
+            found = read_story(conn)
+            around = read_restart(conn)
         finally:
             conn.close()
     if as_json:
         print_json(
-            [{**asdict(told), "text": event_text(told.kind, language(), told.params)} for told in story]
+            [{**asdict(told), "text": event_text(told.kind, language(), told.params)} for told in found]
         )
-    elif not story:
+    elif not found:
         note("why_nothing")
     else:
-        click.echo("\n".join(paragraph(story, time.time(), language())))
+        now = time.time()
+        if told := restart_paragraph(around, now, language()):
+            click.echo(f"{text('why_restart')}\n  {told}\n")
+        click.echo("\n".join(paragraph(found, now, language())))
