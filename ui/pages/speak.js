@@ -94,6 +94,9 @@
 
   async function generate(text, voice, speed, seed) {
     if (busy()) return;
+    // Gradio hands on what is typed after a pause; what stands in the fields is what is meant.
+    text = document.querySelector("#cosyd-text textarea")?.value ?? text;
+    seed = document.querySelector("#cosyd-seed :is(textarea, input)")?.value ?? seed;
     const how = window.cosyd.manner();
     if (how.missing) { notice(how.missing, "error"); return; }
     if (!how.file && (!text || !text.trim())) { notice(t("empty"), "error"); return; }
