@@ -102,7 +102,8 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One way to run. `batch` segments are decoded together; both lengths are seconds of speech."""
+    """One way to run. `batch` segments are decoded together; both lengths are seconds of speech. `steps` of
+    the flow and `reinforced` (which official language model) are the person's and never changed."""
 
     device: Device = "cpu"
     llm: DType = "int8"
@@ -111,6 +112,8 @@ class Choice:
     longest_s: float = 25.0
     reference_s: float = 10.0
     vocoder_bf16: bool = False
+    steps: int = 10
+    reinforced: bool = False
 
     @property
     def text_ids(self) -> int:
@@ -208,7 +211,7 @@ def needs(s: ModelSizes, choice: Choice, context: int | None = None) -> Needs:
         context = CUDA_CONTEXT_BYTES if on_card else HOST_CPU_BYTES
     return Needs(
         llm=llm_bytes(s, choice.llm),
-        flow=flow_bytes(s, choice.flow),
+        flow=flow_bytes(replace(s, steps=choice.steps), choice.flow),
         vocoder=vocoder + host,
         kv=choice.batch * capacity * s.kv_values * compute,
         llm_work=llm_work,  # rows are prefilled one after another
@@ -236,6 +239,8 @@ def wished(config: Config, device: Device, fast_bf16: bool) -> Choice:
         longest_s=config.longest_segment_s,
         reference_s=config.reference_audio_max_s,
         vocoder_bf16=device == "cpu" and fast_bf16 and not exact,
+        steps=config.cosyvoice.flow_steps,
+        reinforced=config.cosyvoice.reinforced,
     )
 
 

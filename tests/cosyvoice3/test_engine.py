@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from pipeline.engines.cosyvoice3.engine import (  # noqa: E402
 from pipeline.engines.cosyvoice3.plan import options_of, safer_options  # noqa: E402
 from pipeline.planning.memory import wished  # noqa: E402
 from pipeline.profile import Config  # noqa: E402
+from pipeline.profile.config import Cosyvoice  # noqa: E402
 
 NEVER = threading.Event()
 SHORT = "你好。"
@@ -155,6 +157,27 @@ def test_every_profile_loads_and_speaks(tmp_path: Path, voice: Any, weights: str
     made = CosyVoice3Engine(KIT / "model", tmp_path)
     made.load(config(weights), NEVER)
     assert np.abs(speak(made, voice)).max() > 1e-3
+    made.close()
+
+
+def test_steps_and_the_reinforced_model_are_the_persons_choice(tmp_path: Path, voice: Any) -> None:
+    shutil.copytree(KIT / "model", tmp_path / "model")
+    asked = dataclasses.replace(config(), cosyvoice=Cosyvoice(flow_steps=4, reinforced=True))
+    made = CosyVoice3Engine(tmp_path / "model", tmp_path / "cache")
+    with pytest.raises(EngineUnavailable) as caught:
+        made.load(asked, NEVER)
+    assert caught.value.params["file"] == "llm.rl.pt"
+    tensors = torch.load(tmp_path / "model" / "llm.pt", weights_only=True)
+    tensors["llm_decoder.weight"] = tensors["llm_decoder.weight"].flip(0)
+    torch.save(tensors, tmp_path / "model" / "llm.rl.pt")
+    made.load(asked, NEVER)
+    assert made._ready().flow.steps == 4
+    assert {p.stem for p in (tmp_path / "cache").glob("*.json")} >= {"llm-rl-fp32", "text-rl-fp32", "steps4"}
+    other = speak(made, voice)
+    made.close()
+    made.load(config(), NEVER)
+    usual = speak(made, voice)
+    assert made._ready().flow.steps == 10 and (len(usual) != len(other) or np.abs(usual - other).max() > 1e-3)
     made.close()
 
 

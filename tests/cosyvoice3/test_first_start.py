@@ -51,7 +51,7 @@ def test_converting_shows_progress_and_reads_each_official_file_once(
     assert load(tmp_path) >= sum(weights) // 100_000
     assert len(hashed) == len(set(hashed)) == 5
     hashed.clear()
-    assert load(tmp_path) == 0  # the second start maps what is there
+    assert 12 < load(tmp_path) < 100  # the second start maps what is there: tokens and steps of its test
     assert hashed == []
 
 

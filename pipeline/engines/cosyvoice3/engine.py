@@ -11,7 +11,7 @@ import gc
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -72,6 +72,17 @@ def rss_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+class _Watched:
+    """A stop flag that tells of being looked at, which is at each token and each step of the flow."""
+
+    def __init__(self, stop: StopFlag, on_look: Callable[[], None]) -> None:
+        self._stop, self._on_look = stop, on_look
+
+    def is_set(self) -> bool:
+        self._on_look()
+        return self._stop.is_set()
+
+
 class CosyVoice3Engine:
     """One loaded checkpoint. Called from one thread."""
 
@@ -89,7 +100,7 @@ class CosyVoice3Engine:
         self._voices: dict[str, Voice] = {}
         self.notices: list[str] = []
         self.on_progress: Callable[[], None] | None = None
-        """Called while the official files are converted; the worker's heartbeat."""
+        """Called while a load moves on: converting, building, speaking its test. The worker's heartbeat."""
 
     def capabilities(self) -> Capabilities:
         model = self._model
@@ -159,7 +170,9 @@ class CosyVoice3Engine:
         try:
             self._model = self._load_once(folder, cache, options)
             self._memo = PrefixMemo()
-            trouble = self._self_test(stop)
+            watched = _Watched(stop, self.on_progress) if self.on_progress else stop
+            watched.is_set()
+            trouble = self._self_test(watched)
         except OutOfMemory as error:
             if (smaller := smaller_options(options)) is None:
                 raise
@@ -273,6 +286,31 @@ class CosyVoice3Engine:
 
         for index, chunk in leaner_each_time(run, self._effort, self._go_on_leaner):
             yield segments[index].idx, chunk
+        return_heap()
+
+    def synthesize_pieces(
+        self, pieces: Iterable[str], voice: VoiceFeatures | str, options: Options, stop: StopFlag
+    ) -> Iterator[F32Mono]:
+        """Chunks while the text still comes in pieces; `pieces` may block. Pieces are spoken as they are:
+        nothing is normalised across their borders. Speed 1 only; an out-of-memory is not gone on from.
+
+        Raises CosydError: `empty_text`, `bad_take` when the model stops before the text does; OutOfMemory.
+        """
+        from pipeline.engines.cosyvoice3.prompts import effective_mode, pieces_request
+        from pipeline.engines.cosyvoice3.synthesis import speak_pieces
+
+        model = self._ready()
+        ready, features = self._voice(voice)
+        request = pieces_request(
+            model.tokenizer,
+            effective_mode(options.mode, features.transcript, options.instruct),
+            ready.tokens,
+            transcript=features.transcript,
+            instruct=options.instruct,
+            seed=options.seed,
+        )
+        with memory_errors():
+            yield from speak_pieces(model, ready, request, pieces, self._sampler(), stop, effort=self._effort)
         return_heap()
 
     def convert(

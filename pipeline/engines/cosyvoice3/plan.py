@@ -82,7 +82,9 @@ class Effort:
 
 def options_of(choice: Choice) -> LoadOptions:
     """How the parts are loaded for what the memory plan chose."""
-    return LoadOptions(choice.llm, choice.flow, choice.device, vocoder_bf16=choice.vocoder_bf16)
+    return LoadOptions(
+        choice.llm, choice.flow, choice.device, choice.steps, choice.vocoder_bf16, choice.reinforced
+    )
 
 
 def effort_of(choice: Choice) -> Effort:
