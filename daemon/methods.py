@@ -13,6 +13,7 @@ from daemon.guard import Guard
 from daemon.lifecycle import State
 from daemon.recorder import Recorder, event_object
 from daemon.schedule import tasks
+from daemon.swap.keeper import SwapKeeper
 from daemon.workers import Workers
 from daemon.writer import Writer
 from pipeline import queue
@@ -47,6 +48,7 @@ class Methods:
         status: Callable[[], dict[str, Any]],
         reload: Callable[[Answer], None],
         maintain: Callable[[str], None],
+        swap: SwapKeeper,
     ) -> None:
         self._config, self._clock = config, clock
         self._children, self._workers, self._guard = children, workers, guard
@@ -63,8 +65,11 @@ class Methods:
             "unload": self._unload,
             "reload": lambda params, reply: self._reload(reply),
             "why": self._why,
+            "trace": self._trace,
             "maintenance": self._maintenance,
-            **dict.fromkeys(("swap_status", "swap_plan", "swap_apply"), self._swap),
+            "swap_status": swap.status,
+            "swap_plan": swap.plan,
+            "swap_apply": swap.apply,
         }
 
     def __call__(self, method: str, params: dict[str, Any], reply: Answer) -> bool:
@@ -170,16 +175,14 @@ class Methods:
         self._maintain(name)
         reply({"task": name})
 
+    def _trace(self, params: dict[str, Any], reply: Answer) -> None:
+        key = f"trace:{id(reply)}"  # each asker waits for an answer of its own
+        self._writer.do(key, lambda conn: self._guard.write_trace(), lambda path: reply({"path": path}))
+
     def _why(self, params: dict[str, Any], reply: Answer) -> None:
         found = [event_object(event) for event in reversed(self._recorder.recent)]
         acts = [event for event in found if event["kind"] in ACTS]
         reply({"last": acts[0] if acts else None, "events": found[:WHY_LIMIT]})
-
-    def _swap(self, params: dict[str, Any], reply: Answer) -> None:
-        raise CosydError(
-            "bad_value", field="method", reason="not_one_of", value="swap",
-            allowed="status, trim, restart, unload, reload, why (swap is not part of this version)",
-        )  # fmt: skip
 
 
 def load_recent(recorder: Recorder, conn: sqlite3.Connection) -> None:

@@ -37,6 +37,8 @@ from daemon.schedule import Schedule
 from daemon.spawn import Surroundings
 from daemon.startup import Doors, announce
 from daemon.status import View, status_line
+from daemon.swap.client import SwapClient
+from daemon.swap.keeper import SwapKeeper
 from daemon.teller import Teller
 from daemon.warm import Warm
 from daemon.workers import Workers
@@ -102,6 +104,7 @@ class Supervisor:
             lambda: gpu.uuid if gpu is not None else "",
         )
         self.guard.on_killed = self.fitting.ran_out
+        self.guard.trace_file = paths.run / "trace.jsonl"
         self.workers = Workers(
             self.loop, clock, config, self.children, self.writer, self.recorder, self.guard.admit,
             lambda: self.guard.sample.free_bytes("vram"),
@@ -111,10 +114,14 @@ class Supervisor:
             self.loop, clock, config, paths, surroundings, self.recorder,
             memory_low=lambda: self.guard.state.level is not Level.OK, speaking=self._speaking,
         )  # fmt: skip
+        self.swap = SwapKeeper(
+            self.loop, SwapClient(self.loop), self.recorder, lambda: self.config,
+            automatic=bool(environ.get("RUNTIME_DIRECTORY")),
+        )  # fmt: skip
         self.methods = Methods(
             lambda: self.config, clock, self.children, self.workers, self.guard, self.recorder, self.writer,
             lambda: self.teller.status(), lambda reply: self.reload(reply),
-            lambda task: self.housekeeping.due(task, asked=True),
+            lambda task: self.housekeeping.due(task, asked=True), self.swap,
         )  # fmt: skip
         self.control = ControlServer(self.loop, paths.control_socket, self.methods)
         self.teller = Teller(self.loop, self._view, self.children, self.control, self.notifier)
@@ -148,6 +155,7 @@ class Supervisor:
         # Nobody of an earlier run is alive (the lock, the leftovers): what it held goes back at once.
         self.writer.do("return", lambda conn: queue.requeue_running(conn, self._clock.wall()), self._returned)
         self.schedule.start()
+        self.swap.start()
         self._tick()
         self.loop.run()
         return self._end()
@@ -213,6 +221,7 @@ class Supervisor:
         now = self.loop.now()
         self._look_at_clock()
         self.guard.tick()
+        self.swap.tick(self.guard.state.ram.level, self.guard.sample.ram)
         self.children.tick()
         self._keep_web()
         self.workers.look(self._queue.read())

@@ -10,6 +10,8 @@ import click
 from daemon.cli import explaining, hardware
 from daemon.cli.frame import Group, Option, json_option, note, print_json, state_option, text
 from daemon.cli.layers import config_file, read_layer, resolve_all
+from daemon.cli.policy import policy
+from daemon.cli.swap import swap
 from daemon.ram_reader import RamReader
 from pipeline.paths import StatePaths
 from pipeline.planning.processor import fast_bf16
@@ -21,6 +23,10 @@ from pipeline.profile.values import parse_size
 @click.group(cls=Group, help_key="help_admin", example="cosyd admin profile show")
 def admin() -> None:
     """For who looks after the machine."""
+
+
+admin.add_command(swap)
+admin.add_command(policy)
 
 
 @admin.group("profile", cls=Group, help_key="help_profile", example="cosyd admin profile detect")

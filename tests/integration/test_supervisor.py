@@ -344,7 +344,7 @@ def test_a_subscriber_hears_of_events(make: Callable[..., Fakes]) -> None:
         ("ensure_worker", {}, "bad_value"),
         ("restart", {"target": "moon"}, "bad_value"),
         ("cancel", {"job": 5}, "bad_value"),
-        ("swap_apply", {}, "bad_value"),
+        ("swap_apply", {"total_bytes": -1}, "bad_value"),
         ("no_such_method", {}, "internal"),
     ],
 )

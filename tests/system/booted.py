@@ -62,6 +62,7 @@ def installed_root(suite: str = "bookworm") -> Path:
             f"apt-get update && DEBIAN_FRONTEND=noninteractive {install}",
             f"python3 -m venv /{VENV}",
             f"/{VENV}/bin/pip install '/home/ada/cosyd[systemd]'",
+            f"/{VENV}/bin/python -m compileall -q /{VENV}/lib || true",
             f"apt-get purge -y --autoremove {shlex.join(BUILD_PACKAGES)} && apt-get clean",
         ):
             done = root.run("bash", "-c", step, user="root", timeout_s=900)
@@ -192,6 +193,7 @@ def booted(folder: Path, config: str, suite: str = "bookworm") -> Iterator[Machi
 
         machine = wait_for(up, BOOT_S, "the system to come up")
         machine.run("systemctl", "daemon-reload", check=True)
+        machine.run(f"/{VENV}/bin/python", "-m", "compileall", "-q", f"/{VENV}/lib", timeout_s=300)
         yield machine
     finally:
         if container is not None:
