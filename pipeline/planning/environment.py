@@ -31,9 +31,12 @@ ALLOCATOR = "expandable_segments:True"
 """Segments that grow instead of ones that are cut: else a 4 GB card is full of holes after some texts of
 different lengths. Older torch reads PYTORCH_CUDA_ALLOC_CONF, newer PYTORCH_ALLOC_CONF."""
 
-PRIMITIVES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
-"""oneDNN keeps what it prepared for each shape, 1,024 times by default: 16 MB for each new length of a
-segment. 128 hold what a segment uses; with it, and lengths rounded up, memory is flat."""
+PRIMITIVES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "GOMP_SPINCOUNT": "10000"}
+"""Read when the libraries are loaded or first used. oneDNN keeps what it prepared for each shape, 1,024 times
+by default: 16 MB for each new length of a segment. 128 hold what a segment uses; with it, and lengths rounded
+up, memory is flat. GNU OpenMP's threads spin for milliseconds after each product, and a decoding step has
+hundreds: where other programs want the same cores, the thread that is waited for cannot run. With short spins
+such products took half the time on 2 cores at load 12 (429 and 643 ms for 970 and 1,174)."""
 
 THREADS_MAX = 16
 """Decoding is bound by memory: further threads only wait for each other."""

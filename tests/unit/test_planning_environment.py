@@ -41,6 +41,7 @@ def test_the_engine_of_tensors_keeps_its_own_thresholds_and_takes_the_cores() ->
     assert made["MALLOC_ARENA_MAX"] == "1" and "MALLOC_MMAP_THRESHOLD_" not in made
     assert made["OMP_NUM_THREADS"] == made["MKL_NUM_THREADS"] == "8"
     assert made["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "128"
+    assert made["GOMP_SPINCOUNT"] == "10000"
     assert "PYTORCH_ALLOC_CONF" not in made and made["CUDA_VISIBLE_DEVICES"] == ""
 
 
