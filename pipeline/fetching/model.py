@@ -22,6 +22,7 @@ import httpx
 
 from pipeline.clock import utc_text
 from pipeline.codes import CosydError
+from pipeline.fetching.incoming import CHUNK, Incoming, part_path, room_errors
 from pipeline.fetching.progress import Meter, Tell, Waiting
 from pipeline.fetching.sources import (
     REPOSITORY,
@@ -32,17 +33,7 @@ from pipeline.fetching.sources import (
     listing_url,
     parse_listing,
 )
-from pipeline.fetching.transfer import (
-    CHUNK,
-    TRIES,
-    Incoming,
-    Patience,
-    download,
-    get_json,
-    open_client,
-    part_path,
-    room_errors,
-)
+from pipeline.fetching.transfer import TRIES, Patience, download, get_json, open_client
 from pipeline.model_files import NEEDED, OPTIONAL, RECORD, missing_files
 from pipeline.planning.memory import ModelSizes, flow_bytes, llm_bytes
 

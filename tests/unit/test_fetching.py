@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.codes import CosydError
+from pipeline.fetching.incoming import part_path
 from pipeline.fetching.model import (
     Fetched,
     alone_in,
@@ -32,7 +33,7 @@ from pipeline.fetching.sources import (
     listing_url,
     parse_listing,
 )
-from pipeline.fetching.transfer import TRIES, Patience, part_path, retry_after
+from pipeline.fetching.transfer import TRIES, Patience, retry_after
 from pipeline.messages import error_text
 from pipeline.model_files import NEEDED, missing_files
 from tests.fakes.hub import COMMIT, Hub, serving
