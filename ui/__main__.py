@@ -24,6 +24,7 @@ from pipeline.logs import set_up
 from pipeline.rpc import Link
 from pipeline.store.db import SCHEMA_VERSION, check_schema, connect
 from ui.orders import DEFAULT_DRAIN_S, Orders
+from ui.quiet import silence_tracebacks
 from ui.scratch import close_scratch, open_scratch
 
 log = logging.getLogger("cosyd.web")
@@ -121,6 +122,7 @@ async def _serve(context: ChildContext, link: Link, orders: Orders) -> int:
 def main() -> int:
     """The process's exit status."""
     set_up("web")
+    silence_tracebacks()
     # httpx logs every request line of gradio_client; nothing of ours speaks HTTP outwards.
     for noisy in ("httpx", "asyncio", "multipart"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -23,7 +23,7 @@ CLOSED = re.compile(
 """Doors of Gradio that nothing of ours goes through: files, other hosts, old protocols."""
 
 
-OURS = ("/api/", "/v1/", "/login")
+OURS = ("/api/", "/v1/")
 """Read their bodies piece by piece, with limits of their own."""
 
 
