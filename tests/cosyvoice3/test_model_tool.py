@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -133,17 +131,6 @@ def test_what_is_prepared_is_what_a_start_maps(tmp_path: Path) -> None:
         assert events[-1][0] == events[-1][1] and events == sorted(events)
     assert load_model(MODEL, tmp_path, options).converted == ()
     assert convert_parts(MODEL, tmp_path, options) == (files, [])
-
-
-def test_what_a_killed_process_left_half_written_goes_and_what_lives_stays(tmp_path: Path) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    left = tmp_path / f"llm-int8-1-aa.safetensors.{dead.pid}.part"
-    living = tmp_path / f"llm-int8-1-aa.safetensors.{os.getppid()}.part"
-    for part in (left, living):
-        part.write_bytes(b"x")
-    convert_parts(MODEL, tmp_path, LoadOptions())
-    assert not left.exists() and living.exists()
 
 
 def test_voices_of_spk2info_are_spoken_like_the_same_voice_enrolled_here(

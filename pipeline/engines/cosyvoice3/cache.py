@@ -170,14 +170,6 @@ def _remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def sweep_parts(folder: Path) -> None:
-    """Remove what processes left half written that were killed: hundreds of megabytes each."""
-    for part in folder.glob("*.part"):
-        pid = part.name.removesuffix(".part").rpartition(".")[2]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            part.unlink(missing_ok=True)
-
-
 def map_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a safetensors file as a view of the mapped file. Raises SafetensorError, OSError."""
     with safe_open(str(path), framework="pt", device="cpu") as opened:
@@ -246,7 +238,6 @@ class Cache:
         except OSError as error:
             raise problem("cannot_write", str(self.folder), error.strerror or str(error)) from error
         _remove_leftovers(self.folder)
-        sweep_parts(self.folder)
         before = [describe_source(self.official, name) for name in names]
         key = hashlib.sha256("".join(s.sha256 for s in before).encode()).hexdigest()[:12]
         path = self.folder / f"{part}-{LAYOUT}-{key}.safetensors"
