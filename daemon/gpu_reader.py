@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -80,6 +81,14 @@ def reading_from(answer: Mapping[str, Any]) -> VramReading | str:
         )
     except (KeyError, TypeError, ValueError):
         return gpu_states.UNREADABLE
+
+
+def trusted(reading: VramReading | None, ours: set[int]) -> VramReading | None:
+    """The reading without its list of processes where that list cannot be ours: in a container the driver
+    tells the host's process numbers, and none of them is one of our children that hold VRAM."""
+    if reading is None or reading.by_pid is None or not ours:
+        return reading
+    return reading if ours & {pid for pid, _ in reading.by_pid} else replace(reading, by_pid=None)
 
 
 def make_reader(

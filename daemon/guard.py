@@ -6,13 +6,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from daemon import admission, decide, gpu_states, guard_trim, lifecycle, policy, trace
 from daemon.admission import Need, Verdict
 from daemon.children import Children, Slot
 from daemon.decide import ConditionChanged, Mind
-from daemon.gpu_reader import GpuReader
+from daemon.gpu_reader import GpuReader, trusted
 from daemon.lifecycle import State
 from daemon.loop import Loop
 from daemon.policy import Act, Foreign, Judged, LevelChanged, PolicyState, Rung
@@ -20,7 +21,8 @@ from daemon.ram_reader import RamReader
 from daemon.recorder import Recorder
 from daemon.renewal import Predicted, Renew, Soothe
 from daemon.replay import numbers
-from daemon.sample import Resource, Sample, VramReading
+from daemon.sample import Resource, Sample
+from pipeline.codes import CosydError
 from pipeline.planning.environment import TORCH_ENGINES
 from pipeline.profile import Config
 
@@ -47,6 +49,7 @@ class Guard:
         self._loop, self.config = loop, config
         self._children, self._recorder, self._ram, self._gpu = children, recorder, ram, gpu
         self._work = work
+        self.trace_file: Path | None = None
         self.on_killed: Callable[[Slot, Resource], None] = lambda slot, resource: None
         """A child was ended for the memory that it held."""
         self.sample = Sample()
@@ -133,9 +136,17 @@ class Guard:
                         "gpu_state_changed", None, {"state": new, "old": old}, resource="vram"
                     )
 
-    def trace_text(self) -> str:
-        """The last looks, for a bug report."""
-        return "\n".join([trace.header(self.config), *self._trace, ""])
+    def write_trace(self) -> str:
+        """The last looks into `trace_file`, for a bug report; its path. Called in the writer's thread: looks
+        that come meanwhile may or may not be in it. Raises CosydError(storage_full)."""
+        assert self.trace_file is not None
+        try:
+            self.trace_file.write_text(
+                "\n".join([trace.header(self.config), *list(self._trace), ""]), "utf-8"
+            )
+        except OSError as error:
+            raise CosydError("storage_full", reason="unreachable", path=self.trace_file.name) from error
+        return str(self.trace_file)
 
     # -- admission ---------------------------------------------------------------------------------
 
@@ -281,14 +292,6 @@ class Guard:
         """Ask all ready children to give back what they can; answers with the sum and one entry each."""
         ready = [slot for slot in self._children.slots() if slot.child.state is State.READY]
         guard_trim.ask(ready, self._recorder, "asked", reply)
-
-
-def trusted(reading: VramReading | None, ours: set[int]) -> VramReading | None:
-    """The reading without its list of processes where that list cannot be ours: in a container the driver
-    tells the host's process numbers, and none of them is one of our children that hold VRAM."""
-    if reading is None or reading.by_pid is None or not ours:
-        return reading
-    return reading if ours & {pid for pid, _ in reading.by_pid} else replace(reading, by_pid=None)
 
 
 def web_fits(sample: Sample, config: Config, need_bytes: int) -> bool:

@@ -23,6 +23,7 @@ COMMANDS = {
     "restart": "daemon.cli.restart:restart",
     "login-link": "daemon.cli.keys:login_link",
     "key": "daemon.cli.keys:key",
+    "support-bundle": "daemon.cli.support_bundle:support_bundle",
     "admin": "daemon.cli.admin:admin",
 }
 """Name -> where it lives, in the order of the help. Loaded when used: `cosyd run` needs no rich."""

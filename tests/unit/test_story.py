@@ -38,9 +38,9 @@ TIGHT = [
 def test_a_kill_is_told_with_all_its_numbers() -> None:
     assert said(TIGHT) == (
         "14:03 (2 min ago) cosyd ended the voice engine cosyvoice3 by force because RAM was very tight:"
-        " 118 MB were free of 4 GB, and 164 MB is the least at which nothing is done. It held 2.1 GB. Freeing memory"
-        " had been tried first and gave 31 MB. It had 10 s to finish its piece. Texts in hand: 1; they"
-        " went back into the queue and go on where they stopped. It was back after 9 s."
+        " 118 MB were free of 4 GB, and 164 MB is the least at which nothing is done. It held 2.1 GB."
+        " Freeing memory had been tried first and gave 31 MB. It had 10 s to finish its piece. Texts in hand:"
+        " 1; they went back into the queue and go on where they stopped. It was back after 9 s."
     )
 
 
