@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pipeline.codes import CosydError
+from pipeline.engines.cosyvoice3.bistream import BistreamRequest
 from pipeline.engines.cosyvoice3.decode import LlmRequest
 from pipeline.engines.cosyvoice3.special_tokens import END_OF_PROMPT
 from pipeline.engines.cosyvoice3.text import without_control
@@ -85,4 +86,22 @@ def llm_request(
         seed=seed,
         enforce_min=enforce_min,
         max_tokens=max_tokens,
+    )
+
+
+def pieces_request(
+    tokenizer: Tokenizer,
+    mode: Mode,
+    speech_tokens: tuple[int, ...],
+    *,
+    transcript: str | None = None,
+    instruct: str | None = None,
+    seed: int = 0,
+) -> BistreamRequest:
+    """The prompt of a text that comes in pieces. Raises CosydError: unsupported_mode, bad_value."""
+    return BistreamRequest(
+        prompt_text=tokenizer.encode(prompt_text(mode, transcript, instruct)),
+        prompt_speech=speech_tokens if mode == "zero_shot" else (),
+        end_of_prompt=tokenizer.end_of_prompt,
+        seed=seed,
     )

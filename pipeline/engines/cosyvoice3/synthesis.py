@@ -6,7 +6,7 @@ Whole: all tokens, one flow call without a mask, the vocoder on windows. Streame
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,12 +15,15 @@ from torch.nn import functional as F
 
 from pipeline.codes import CosydError
 from pipeline.engines.base import MAX_CHUNK_SAMPLES, F32Mono, StopFlag
+from pipeline.engines.cosyvoice3.bistream import BistreamRequest, decode_bistream
 from pipeline.engines.cosyvoice3.decode import Emitted, Ended, LlmRequest, PrefixMemo, decode_many
 from pipeline.engines.cosyvoice3.flow import FlowRequest
 from pipeline.engines.cosyvoice3.model import Model
 from pipeline.engines.cosyvoice3.plan import Effort
 from pipeline.engines.cosyvoice3.sampling import Sampler
+from pipeline.engines.cosyvoice3.text import without_control
 from pipeline.engines.cosyvoice3.vocoder_stream import VocoderStream
+from pipeline.jobs import has_words
 
 SILENT = frozenset({1, 2, 28, 29, 55, 248, 494, 2241, 2242, 2322, 2323})
 SILENT_RUN = 5
@@ -184,6 +187,50 @@ def speak_streaming(
     effort: Effort = NORMAL,
 ) -> Iterator[F32Mono]:
     """Samples while the tokens are made. Raises CosydError(bad_take) when there are none."""
+    events = _decode_in_groups(model, [request], sampler, stop, memo, effort)
+    tokens = (event.token for event in events if isinstance(event, Emitted))
+    yield from _speak_as_they_come(model, voice, tokens, stop, effort)
+
+
+def speak_pieces(
+    model: Model,
+    voice: Voice,
+    request: BistreamRequest,
+    pieces: Iterable[str],
+    sampler: Sampler,
+    stop: StopFlag,
+    *,
+    effort: Effort = NORMAL,
+) -> Iterator[F32Mono]:
+    """Samples while the text still comes: `pieces` may block, each is turned into ids by itself, as upstream
+    does. Raises CosydError: `empty_text` when nothing came that can be spoken; `bad_take` when the model
+    stops before the text does, or the text goes on after `request.max_tokens`."""
+    heard = False
+
+    def ids() -> Iterator[int]:
+        nonlocal heard
+        for piece in pieces:
+            spoken = without_control(piece)
+            heard = heard or has_words(spoken)
+            yield from model.tokenizer.encode(spoken)
+        if not heard and not stop.is_set():
+            raise CosydError("empty_text")
+
+    def speech() -> Iterator[int]:
+        count = 0
+        for token in decode_bistream(model.llm, request, ids(), sampler, stop):
+            count += 1
+            yield token
+        if count >= request.max_tokens:
+            raise CosydError("bad_take", reason="too long for one stream")
+
+    yield from _speak_as_they_come(model, voice, speech(), stop, effort)
+
+
+def _speak_as_they_come(
+    model: Model, voice: Voice, speech: Iterator[int], stop: StopFlag, effort: Effort
+) -> Iterator[F32Mono]:
+    """Speech tokens to samples, a chunk as soon as there are enough. Raises CosydError(bad_take) for none."""
     tokens: list[int] = []
     silence = SilenceFilter()
     plan = ChunkPlan(len(voice.tokens), model.flow.config.lookahead)
@@ -200,16 +247,14 @@ def speak_streaming(
         for window in out.push(mel[ratio * plan.offset :], final=final):
             yield from _pieces(window)
 
-    for event in _decode_in_groups(model, [request], sampler, stop, memo, effort):
-        if isinstance(event, Emitted):
-            if silence.keeps(event.token):
-                tokens.append(event.token)
-                if (count := plan.due(len(tokens))) is not None:
-                    yield from chunk(count, final=False)
-                    plan.done(count)
-        elif event.reason == "stopped":
-            return
+    for token in speech:
+        if silence.keeps(token):
+            tokens.append(token)
+            if (count := plan.due(len(tokens))) is not None:
+                yield from chunk(count, final=False)
+                plan.done(count)
+    if stop.is_set():
+        return
     if not tokens:
         raise CosydError("bad_take", reason="no speech tokens")
-    if not stop.is_set():
-        yield from chunk(len(tokens), final=True)
+    yield from chunk(len(tokens), final=True)
