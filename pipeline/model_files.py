@@ -35,6 +35,9 @@ NEEDED = (
 )
 """What speaking and adding a voice need, and nothing else of the 9 GB that are offered."""
 
+REINFORCED = "llm.rl.pt"
+"""The other language model, wanted where the configuration says so."""
+
 SAVED_VOICES = "spk2info.pt"
 OPTIONAL = (SAVED_VOICES,)
 """Taken along where it is there: voices that somebody kept with upstream's own tools."""

@@ -9,10 +9,7 @@ from typing import Any
 
 from pipeline.fetching.model import checksum, read_record
 from pipeline.fetching.sources import RemoteFile
-from pipeline.model_files import NEEDED, OPTIONAL
-
-EXTRA = ("llm.rl.pt",)
-"""Looked at where they are there."""
+from pipeline.model_files import NEEDED, OPTIONAL, REINFORCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +29,19 @@ class FileState:
 
 
 def look_at_files(
-    folder: Path, *, quick: bool = False, told: Callable[[str, int, int], None] = lambda *_: None
+    folder: Path,
+    *,
+    quick: bool = False,
+    reinforced: bool = False,
+    told: Callable[[str, int, int], None] = lambda *_: None,
 ) -> list[FileState]:
-    """The state of each file that is needed or known. `quick` reads none of them."""
+    """The state of each file that is needed or known. `quick` reads none of them; with `reinforced` the other
+    language model is needed too."""
     record = read_record(folder)
-    others = [n for n in (*OPTIONAL, *EXTRA) if n in record or (folder / n).exists()]
+    others = [n for n in (*OPTIONAL, REINFORCED) if n in record or (folder / n).exists()]
+    needed = (*NEEDED, REINFORCED) if reinforced else NEEDED
     found = []
-    for name in (*NEEDED, *others):
+    for name in dict.fromkeys((*needed, *others)):
         told(name, 0, 0)
         found.append(_look(folder / name, name, record.get(name), quick))
     return found

@@ -42,12 +42,13 @@ def fetch(source: str, origin: Path | None, reinforced: bool, paths: StatePaths,
     from pipeline.fetching.sources import choose_sources
 
     folder = model_folder(state=paths.root)
+    reinforced = reinforced or current_config(paths).cosyvoice.reinforced
     now = time.time()
     with Line() as line:
         try:
             if origin is not None:
                 line.say(words("fetch_local", folder=origin))
-                done = copy_model(folder, origin, line.fetched, now=now)
+                done = copy_model(folder, origin, line.fetched, now=now, reinforced=reinforced)
             else:
                 done = fetch_model(
                     folder,

@@ -64,13 +64,13 @@ class Looked:
 
 def look(folder: Path, paths: StatePaths, *, quick: bool) -> Looked:
     """Names, sizes and checksums, then what is inside where PyTorch is there. Raises CosydError(internal)."""
-    packages = missing_packages()
+    packages, config = missing_packages(), current_config(paths)
     with Line() as line:
-        files = look_at_files(folder, quick=quick, told=line.reading)
+        files = look_at_files(folder, quick=quick, reinforced=config.cosyvoice.reinforced, told=line.reading)
         if packages or not any(file.size for file in files):
             return Looked(folder, files, packages, quick)
         arguments = ["--quick"] if quick else []
-        inside = run_tool("check", folder, paths, current_config(paths), line.reading, arguments)
+        inside = run_tool("check", folder, paths, config, line.reading, arguments)
     return Looked(folder, with_problems(files, inside["problems"]), packages, quick, inside)
 
 

@@ -25,7 +25,7 @@ from pipeline.voices.saved import saved_folder
 def gather(folder: Path, paths: StatePaths) -> tuple[dict[str, Any], explaining.Explained]:
     """All of it as JSON, and the plan; `dtype` is "" where PyTorch is not there to look."""
     config, packages = current_config(paths), missing_packages()
-    files = look_at_files(folder, quick=True)
+    files = look_at_files(folder, quick=True, reinforced=config.cosyvoice.reinforced)
     dtypes: dict[str, str] = {}
     voices = 0
     if not packages and any(file.size for file in files):

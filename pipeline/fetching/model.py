@@ -34,7 +34,7 @@ from pipeline.fetching.sources import (
     parse_listing,
 )
 from pipeline.fetching.transfer import TRIES, Patience, download, get_json, open_client
-from pipeline.model_files import NEEDED, OPTIONAL, RECORD, missing_files
+from pipeline.model_files import NEEDED, OPTIONAL, RECORD, REINFORCED, missing_files
 from pipeline.planning.memory import ModelSizes, flow_bytes, llm_bytes
 
 LISTING_TRIES = 3
@@ -68,7 +68,7 @@ def prepared_bytes() -> int:
 def wanted_files(listing: Listing, source: str, *, reinforced: bool = False) -> list[RemoteFile]:
     """The files that are taken, the small ones first, so that a wrong place is noticed soon. Raises
     CosydError(model_missing, not_offered)."""
-    needed = (*NEEDED, "llm.rl.pt") if reinforced else NEEDED
+    needed = (*NEEDED, REINFORCED) if reinforced else NEEDED
     if lacking := [name for name in needed if name not in listing.files]:
         raise CosydError("model_missing", reason="not_offered", source=source, detail=", ".join(lacking))
     names = [*needed, *(name for name in OPTIONAL if name in listing.files)]
@@ -242,14 +242,26 @@ def fetch_model(
     return Fetched(source.name, listing.revision, came, tuple(kept), tuple(file.path for file in files))
 
 
-def copy_model(folder: Path, origin: Path, tell: Tell, *, now: float, prepared: int | None = None) -> Fetched:
+def copy_model(
+    folder: Path,
+    origin: Path,
+    tell: Tell,
+    *,
+    now: float,
+    reinforced: bool = False,
+    prepared: int | None = None,
+) -> Fetched:
     """The same from a folder of this machine, a download of another program for example. The checksums of
     what was read are recorded. Raises CosydError: `model_missing` (no_files), `storage_full`."""
-    if missing := missing_files(origin):
+    missing = missing_files(origin)
+    if reinforced and not (origin / REINFORCED).is_file():
+        missing = (*missing, REINFORCED)
+    if missing:
         raise CosydError(
             "model_missing", reason="from_incomplete", folder=str(origin), missing=", ".join(missing)
         )
-    names = [*NEEDED, *(name for name in OPTIONAL if (origin / name).is_file())]
+    wanted = (*NEEDED, REINFORCED) if reinforced else NEEDED
+    names = [*wanted, *(name for name in OPTIONAL if (origin / name).is_file())]
     files = [RemoteFile(name, (origin / name).stat().st_size) for name in names]
     if folder.exists() and folder.samefile(origin):
         raise CosydError("model_missing", reason="from_itself", folder=str(folder))

@@ -208,6 +208,8 @@ def test_check_says_of_each_file_what_is_wrong(tmp_path: Path) -> None:
     folder = copied(tmp_path / "m")
     assert {f.state for f in look_at_files(folder)} == {"good"}
     assert {f.state for f in look_at_files(folder, quick=True)} == {"there"}
+    wanting = look_at_files(folder, quick=True, reinforced=True)
+    assert [f.name for f in wanting if f.bad] == ["llm.rl.pt"]
     (folder / "hift.pt").unlink()
     (folder / "flow.pt").write_bytes(b"")
     body = (folder / "llm.pt").read_bytes()

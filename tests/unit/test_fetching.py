@@ -310,6 +310,13 @@ def test_a_folder_is_copied_with_its_checksums(tmp_path: Path) -> None:
     done = copy_model(tmp_path / "m", origin, Listener(), now=NOW, prepared=0)
     assert whole(tmp_path / "m") and done.files == (*NEEDED, "spk2info.pt")
     assert read_record(tmp_path / "m")["llm.pt"]["sha256"] == hashlib.sha256(content("llm.pt")).hexdigest()
+    assert copy_model(tmp_path / "rl", origin, Listener(), now=NOW, prepared=0, reinforced=True).files == (
+        *NEEDED, "llm.rl.pt", "spk2info.pt",
+    )  # fmt: skip
+    (origin / "llm.rl.pt").unlink()
+    with pytest.raises(CosydError) as caught:
+        copy_model(tmp_path / "rl", origin, Listener(), now=NOW, prepared=0, reinforced=True)
+    assert caught.value.params["missing"] == "llm.rl.pt"
     with pytest.raises(CosydError) as caught:
         copy_model(tmp_path / "m", tmp_path / "m", Listener(), now=NOW, prepared=0)
     assert caught.value.params["reason"] == "from_itself"
