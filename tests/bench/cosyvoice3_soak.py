@@ -197,13 +197,14 @@ def first_start(service: Any, voice: str) -> int:
 
 def soak_service(folder: Path, count: int, limit: int = LIMIT_BYTES) -> dict[str, Any]:
     """`count` generations over HTTP with a cloned voice; memory of worker and group after each. Started as a
-    person would, `cosyd run`, with every default; the first start converts the official files."""
+    person would, `cosyd run`, with defaults but for the take check; the first start converts the official files."""
     from tests.integration.service import Service
 
     class AsAPerson(Service):
         def command(self) -> list[str]:
             where = ("--state", str(self.state), "--port", str(self.port))
-            return [sys.executable, "-m", "daemon.cli.main", "run", *where]
+            # random weights make no speech: only silence and noise without end are refused
+            return [sys.executable, "-m", "daemon.cli.main", "run", *where, "--set", "take_check=signal"]
 
     clip = (KIT / "golden" / "prompt_24k.wav").read_bytes()
     state = Path(tempfile.mkdtemp(prefix="cosyd-soak-"))

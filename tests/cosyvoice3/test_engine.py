@@ -181,6 +181,30 @@ def test_steps_and_the_reinforced_model_are_the_persons_choice(tmp_path: Path, v
     made.close()
 
 
+def test_weights_leave_the_memory_between_two_texts_and_come_back(tmp_path: Path, voice: Any) -> None:
+    def resident() -> int:
+        """Kilobytes of the converted weights that are in this process's memory."""
+        total, ours = 0, False
+        for line in Path("/proc/self/smaps").read_text("utf-8", "replace").splitlines():
+            if "-" in line.split(" ", 1)[0]:
+                ours = str(tmp_path) in line
+            elif ours and line.startswith("Rss:"):
+                total += int(line.split()[1])
+        return total
+
+    made = CosyVoice3Engine(KIT / "model", tmp_path)
+    made.load(config(), NEVER)
+    assert resident() == 0
+    first = speak(made, voice)
+    assert resident() == 0
+    during = []
+    for chunk in made.synthesize(Segment(0, SHORT, 0, 3), voice, Options(seed=1, mode="zero_shot"), NEVER):
+        during.append((resident(), chunk))
+    assert during[0][0] > 500
+    assert np.array_equal(np.concatenate([chunk for _, chunk in during]), first)
+    made.close()
+
+
 def test_the_next_safer_dtypes() -> None:
     fast = options_of(wished(config("int8"), "cpu", True))
     assert (fast.llm, fast.flow, fast.vocoder_bf16) == ("int8", "bf16", True)

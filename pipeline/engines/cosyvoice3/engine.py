@@ -30,7 +30,7 @@ from pipeline.engines.base import (
 )
 from pipeline.engines.cosyvoice3.enrol import encode_voice, source_tokens
 from pipeline.engines.cosyvoice3.errors import ENGINE, problem
-from pipeline.engines.cosyvoice3.heap import keep_heap, return_heap
+from pipeline.engines.cosyvoice3.heap import drop_mapped, keep_heap, return_heap
 from pipeline.engines.cosyvoice3.plan import (
     Effort,
     LoadOptions,
@@ -93,6 +93,7 @@ class CosyVoice3Engine:
     ) -> None:
         self._folder, self._cache, self._loader = folder, cache, loader
         self._model: Model | None = None
+        self._mapped = Path(os.devnull)
         self._limit_s, self._reference_s = 25.0, 10.0
         self._effort = Effort()
         self.plan: Plan | None = None
@@ -125,6 +126,7 @@ class CosyVoice3Engine:
         keep_heap()
         folder = self._folder or model_folder()
         cache = self._cache or default_state_root() / "cache" / ENGINE
+        self._mapped = cache
         self.notices.clear()
         self.plan = self.plan_here(profile)
         choice = self.plan.choice
@@ -142,7 +144,7 @@ class CosyVoice3Engine:
             self.close()
         if self._model is None:
             raise problem("self_test", MODEL_NAME, "; ".join(self.notices) or "stopped")
-        return_heap()
+        self._give_back()
         return Footprint(rss_bytes(), self.vram_bytes())
 
     def plan_here(self, profile: Config) -> Plan:
@@ -286,7 +288,7 @@ class CosyVoice3Engine:
 
         for index, chunk in leaner_each_time(run, self._effort, self._go_on_leaner):
             yield segments[index].idx, chunk
-        return_heap()
+        self._give_back()
 
     def synthesize_pieces(
         self, pieces: Iterable[str], voice: VoiceFeatures | str, options: Options, stop: StopFlag
@@ -339,6 +341,13 @@ class CosyVoice3Engine:
         self._effort = effort
         self.notices.append(f"out of {resource}: {effort}")
         self.trim()
+
+    def _give_back(self) -> None:
+        """Between two texts: free heap to the system, and on a CPU the mapped weights to the page cache, that
+        others may need more; the next text maps them again in a few milliseconds."""
+        return_heap()
+        if self._model is not None and self._model.options.device == "cpu":
+            drop_mapped(self._mapped)
 
     def vram_bytes(self) -> int | None:
         """What torch's allocator holds on the card, for the heartbeat; None on a CPU."""
