@@ -197,7 +197,7 @@ def first_start(service: Any, voice: str) -> int:
 
 def soak_service(folder: Path, count: int, limit: int = LIMIT_BYTES) -> dict[str, Any]:
     """`count` generations over HTTP with a cloned voice; memory of worker and group after each. Started as a
-    person would, `cosyd run`, with defaults but for the take check; the first start converts the official files."""
+    person would, `cosyd run`, with defaults but for the take check; its first start converts the files."""
     from tests.integration.service import Service
 
     class AsAPerson(Service):
