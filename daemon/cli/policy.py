@@ -28,7 +28,7 @@ from pipeline.paths import StatePaths
 TRACE_S = 20.0
 
 
-@click.group("policy", cls=Group, help_key="help_policy", example="cosyd admin policy replay trace.jsonl")
+@click.group("policy", cls=Group, help_key="help_policy", example="cosyd admin policy trace -o trace.jsonl")
 def policy() -> None:
     """The memory guard's decisions."""
 
@@ -52,13 +52,15 @@ def sentence(line: replaying.Line) -> str:
 @policy.command(
     "replay", cls=Command, help_key="help_replay", example="cosyd admin policy replay trace.jsonl"
 )
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @json_option
 def replay(file: Path, as_json: bool) -> None:
     """Run a trace through the guard."""
     try:
         lines = file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}", param_hint="FILE") from None
+    except UnicodeDecodeError:
         raise CosydError("bad_value", field="trace", reason="trace_line", line=1) from None
     config, looks = read_trace(lines)
     found = list(replaying.replay(config, looks))

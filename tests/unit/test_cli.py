@@ -95,7 +95,12 @@ def test_commands_for_programs_take_json(name: str) -> None:
 def test_state_is_taken_by_every_command_that_has_an_instance() -> None:
     leaves = {path: c for path, c in ALL.items() if not isinstance(c, click.Group)}
     without = {path for path, c in leaves.items() if "paths" not in {p.name for p in c.params}}
-    assert without == {("admin", "profile", "detect"), ("admin", "profile", "check"), ("voices", "styles")}
+    assert without == {
+        ("admin", "profile", "detect"),
+        ("admin", "profile", "check"),
+        ("admin", "policy", "replay"),
+        ("voices", "styles"),
+    }
 
 
 @pytest.mark.parametrize(
