@@ -340,6 +340,8 @@ def _plain(digits: str, m: Match) -> str | None:
         count in (3, 4) and re.match(r"号?(?:房|室)", tail)
     ):
         return one_by_one(digits)
+    if count == 4 and re.match(r"年[0-9]{1,2}月", tail):
+        return year(digits)
     if _YEAR.fullmatch(digits) and re.match(r" ?(?:年|级|届)(?!前|后|来|间|内|以|的?历史|之|多)", tail):
         return None if digits == "1000" else year(digits)
     if count == 2 and re.match(r"年(?:生|出生|毕业|级|款|产)|后(?=[，。、的 ]|$|宝|男|女|青|员)|届", tail):
