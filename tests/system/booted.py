@@ -71,6 +71,10 @@ def installed_root(suite: str = "bookworm") -> Path:
         half.rename(final)
     finally:
         shutil.rmtree(half, ignore_errors=True)
+    mounts = Path("/proc/self/mountinfo").read_text("utf-8")
+    for old in CACHE.glob(f"{suite}-systemd-*"):  # of dependencies that are no longer ours
+        if not old.name.startswith(final.name) and str(old) not in mounts:
+            shutil.rmtree(old, ignore_errors=True)
     return final
 
 

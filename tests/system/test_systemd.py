@@ -154,11 +154,10 @@ def test_the_kernel_would_take_a_child_before_the_supervisor(service: Service) -
     scores = {}
     for line in service.machine.pids():
         pid, _, command = line.split(None, 2)
-        path = service.machine.path / f"proc/{pid}/oom_score_adj"
-        text = service.machine.run("cat", f"/proc/{pid}/oom_score_adj").stdout
-        scores[command.split("-m ")[1].split()[0]] = int(text) if text else path
-    assert scores["daemon.supervisor"] == -300
-    assert scores["ui"] == 500
+        text = service.machine.run("cat", f"/proc/{pid}/oom_score_adj", check=True).stdout
+        scores[command.split("-m ")[1].split()[0]] = int(text)
+    # A container may not go below 0; tests/unit/test_units.py holds that the unit asks for -300.
+    assert scores["ui"] == 500 > scores["daemon.supervisor"]
 
 
 def test_d03_a_supervisor_that_hangs_is_restarted_by_the_watchdog_and_the_job_goes_on(

@@ -78,6 +78,7 @@ def test_what_the_guard_relies_on_is_there() -> None:
     assert found["KillMode"] == ["mixed"]
     assert found["LimitCORE"] == ["0"]
     assert found["OOMPolicy"] == ["continue"]
+    assert found["OOMScoreAdjust"] == ["-300"]
     assert found["ExecStartPre"] == ["-+/usr/bin/nvidia-modprobe -c 0 -u"]
     assert "78" in found["RestartPreventExitStatus"][0].split()
     assert int(found["WatchdogSec"][0]) > 0
