@@ -280,17 +280,17 @@ class Supervisor:
         if name != "expire":
             self.housekeeping.due(name)
             return
-        alive = tuple(
-            lease_owner(self._instance, slot.process.pid)
+        holding = tuple(
+            (lease_owner(self._instance, slot.process.pid), slot.child.beat.job)
             for slot in self.children.alive()
-            if slot.process is not None
+            if slot.process is not None and slot.child.beat.job is not None
         )
         config = self.config
 
         def expire(conn: sqlite3.Connection) -> list[queue.Requeued]:
             now = self._clock.wall()
             queue.end_overdue(conn, now, config)
-            return queue.expire_leases(conn, now, alive)
+            return queue.expire_leases(conn, now, holding=holding)
 
         self.writer.do("expire", expire, self._returned)
 

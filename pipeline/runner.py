@@ -8,6 +8,7 @@ is done with a claimed job is in `pipeline.job_run`, the thread beside in `pipel
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import sqlite3
 import threading
@@ -42,7 +43,7 @@ BUSY_PAUSE_S = 0.1
 """Between two tries at a locked database; each try itself waits as long as the connection does."""
 
 FULL_TRIES = 5
-"""Tries to write the last row of a job on a full disk; then the job is left to its lease."""
+"""Tries to write the last row of a job on a full disk when leaving; then the job is left to its lease."""
 
 FAILURES_IN_A_ROW = 3
 """Jobs that an engine may fail with an unexpected error before it is called broken."""
@@ -286,17 +287,20 @@ class Runner:
         raise WorkerEnds(CosydError("out_of_memory", resource=resource))
 
     def _end(self, write: Callable[[], None]) -> None:
-        """Write how a job ended. When even that cannot be done, its lease runs out and others end it."""
-        for attempt in range(FULL_TRIES):
+        """Write how a job ended, however long the disk is full: without that no other job could be taken
+        either. When it cannot be done, its lease runs out and others end it."""
+        for attempt in itertools.count(1):
             try:
                 write()
                 return
             except LeaseLost:
                 return
             except CosydError as error:
-                log.warning("the end of a job was not written: %s", error.code)
-                if error.code == "storage_busy" or attempt + 1 == FULL_TRIES:
+                if attempt == 1:
+                    log.warning("the end of a job is not written: %s", error.code)
+                if error.code != "storage_full" or (self.leaving.is_set() and attempt >= FULL_TRIES):
                     return
+                self._heartbeat.progress()  # waiting for room is not being stuck
                 self._pause.wait(POLL_S)
             except sqlite3.Error as error:
                 log.error("the end of a job was not written: %s", error)

@@ -104,11 +104,21 @@ def requeue_owner(
     return _requeue(conn, "lease_owner=?", (owner,), now, crashes=int(crashed), tries=int(counted))
 
 
-def expire_leases(conn: sqlite3.Connection, now: float, alive: Collection[str] = ()) -> list[Requeued]:
+def expire_leases(
+    conn: sqlite3.Connection,
+    now: float,
+    alive: Collection[str] = (),
+    holding: Collection[tuple[str, str]] = (),
+) -> list[Requeued]:
     """The backstop by time: the same for leases that ran out. `alive` owners are known to beat and keep
-    theirs (the wall clock may have jumped)."""
+    theirs (the wall clock may have jumped); of `holding` (owner, job) the owner keeps this job only, so that
+    one whose end it could not write does not run for ever."""
     marks = ",".join("?" * len(alive))
-    return _requeue(conn, f"lease_until<? AND lease_owner NOT IN ({marks})", (utc_text(now), *alive), now)
+    where = f"lease_until<? AND lease_owner NOT IN ({marks})" + " AND NOT (lease_owner=? AND id=?)" * len(
+        holding
+    )
+    pairs = (part for pair in holding for part in pair)
+    return _requeue(conn, where, (utc_text(now), *alive, *pairs), now)
 
 
 def requeue_running(conn: sqlite3.Connection, now: float) -> list[Requeued]:

@@ -142,6 +142,16 @@ def test_leases_expire_by_time_but_not_those_of_the_living(conn: sqlite3.Connect
     assert [r.job_id for r in queue.expire_leases(conn, NOW + 100)] == [second]
 
 
+def test_a_job_that_its_living_owner_has_turned_from_expires_and_the_one_in_hand_does_not(
+    conn: sqlite3.Connection,
+) -> None:
+    left, held = submit(conn), submit(conn)
+    claim(conn, left, "w")
+    claim(conn, held, "w")
+    assert [r.job_id for r in queue.expire_leases(conn, NOW + 100, holding=[("w", held)])] == [left]
+    assert state_of(conn, held) == JobState.RUNNING
+
+
 def test_at_the_start_every_running_job_returns(conn: sqlite3.Connection) -> None:
     jobs = [submit(conn, now=NOW + i) for i in range(3)]
     for i, job in enumerate(jobs[:2]):

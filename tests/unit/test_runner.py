@@ -23,7 +23,7 @@ from pipeline.jobs import JobRequest, JobState, Lane
 from pipeline.paths import StatePaths, segment_pcm
 from pipeline.profile import Config
 from pipeline.queue.values import SegmentRow
-from pipeline.runner import Runner, WorkerEnds
+from pipeline.runner import FULL_TRIES, Runner, WorkerEnds
 from pipeline.store.db import connect
 from pipeline.store.migrate import migrate
 from pipeline.take import Why
@@ -468,6 +468,39 @@ def test_a_full_disk_fails_the_job_and_not_the_worker(tmp_path: Path) -> None:
     bed.runner.turn()
     assert bed.row(good)["status"] == "done"
     bed.close()
+
+
+def test_the_end_of_a_job_is_written_however_long_the_disk_is_full(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose end is given up would be shown as running for as long as its worker lives."""
+    monkeypatch.setattr("pipeline.runner.POLL_S", 0.001)
+    tries, real = 0, queue.end_job
+
+    def full(*args: Any, **more: Any) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries < 4 * FULL_TRIES:
+            raise CosydError("storage_full", reason="disk")
+        return real(*args, **more)
+
+    monkeypatch.setattr(queue, "end_job", full)
+    job_id = bed.submit(sentences(1))
+    bed.runner.turn()
+    assert (bed.row(job_id)["status"], bed.row(job_id)["error_code"]) == ("failed", "storage_full")
+
+
+def test_a_worker_that_has_to_leave_waits_for_no_disk(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.runner.POLL_S", 0.001)
+
+    def full(*args: Any, **more: Any) -> bool:
+        bed.runner.leave(60.0)
+        raise CosydError("storage_full", reason="disk")
+
+    monkeypatch.setattr(queue, "end_job", full)
+    job_id = bed.submit(sentences(1))
+    bed.runner.turn()
+    assert bed.conn.execute("SELECT state FROM jobs WHERE id=?", (job_id,)).fetchone()[0] == "running"
 
 
 def test_a_locked_database_is_waited_for(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
