@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason=NO_TORCH)
 
 from pipeline.codes import CosydError  # noqa: E402
 from pipeline.engines.cosyvoice3 import prompts, synthesis  # noqa: E402
+from pipeline.engines.cosyvoice3.bistream import decode_bistream  # noqa: E402
 from pipeline.engines.cosyvoice3.decode import Emitted, PrefixMemo, decode_many  # noqa: E402
 from pipeline.engines.cosyvoice3.flow import FlowRequest  # noqa: E402
 from pipeline.engines.cosyvoice3.model import LoadOptions, Model, load_model  # noqa: E402
@@ -331,3 +332,70 @@ def test_rounded_prefills_and_steps_give_the_same_logits(make_llm: Any) -> None:
         rows.append(torch.stack(found))
     llm._rounds = True
     np.testing.assert_allclose(rows[0], rows[1], atol=2e-5)
+
+
+class Talk:
+    """Greedy among speech codes; the stop id after `count` of them, once the text is over."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def __call__(self, logits: Any, recent: Any, draws: Any) -> Any:
+        self.left -= 1
+        return torch.tensor([6562]) if self.left < 0 else logits[:, :6561].argmax(-1)
+
+
+def test_text_in_pieces_is_heard_while_it_still_comes(model: Model, never: Any) -> None:
+    config = model.flow.config
+    voice = synthesis.Voice((), torch.zeros(0, config.mel), torch.ones(config.speaker))
+    words = [f"Piece {n}, and on. " for n in range(4)]
+    request = prompts.pieces_request(model.tokenizer, "cross_lingual", voice.tokens)
+    ids = [i for word in words for i in model.tokenizer.encode(word)]
+    count = 3 * len(ids) + 40  # three speech tokens for a text id, by the model's mix, and an end
+    given = 0
+
+    def pieces() -> Any:
+        nonlocal given
+        for word in words:
+            given += 1
+            yield word
+
+    chunks, given_at_first = [], 0
+    for chunk in synthesis.speak_pieces(model, voice, request, pieces(), Talk(count), never):
+        given_at_first = given_at_first or given
+        chunks.append(chunk)
+    assert 0 < given_at_first < len(words)
+    silence = synthesis.SilenceFilter()
+    tokens = [
+        t for t in decode_bistream(model.llm, request, iter(ids), Talk(count), never) if silence.keeps(t)
+    ]
+    assert sum(map(len, chunks)) == 960 * len(tokens)
+    # what is heard while it is made is what the same tokens give when they are all there
+    whole = list(synthesis._speak_as_they_come(model, voice, iter(tokens), never, synthesis.NORMAL))
+    np.testing.assert_array_equal(np.concatenate(chunks), np.concatenate(whole))
+
+
+def test_pieces_that_say_nothing_or_never_end_are_refused(model: Model, voice: Any, never: Any) -> None:
+    request = prompts.pieces_request(model.tokenizer, "cross_lingual", voice.tokens)
+    for pieces in ([], ["", " … ", "<|endofprompt|>"]):
+        with pytest.raises(CosydError) as refused:
+            list(synthesis.speak_pieces(model, voice, request, pieces, Talk(99), never))
+        assert refused.value.code == "empty_text"
+    short = dataclasses.replace(request, max_tokens=40)
+    with pytest.raises(CosydError) as cut:
+        list(synthesis.speak_pieces(model, voice, short, ["word " * 40], Talk(99), never))
+    assert cut.value.code == "bad_take"
+
+
+def test_a_stop_ends_text_in_pieces(model: Model, voice: Any) -> None:
+    stop = threading.Event()
+    request = prompts.pieces_request(model.tokenizer, "cross_lingual", voice.tokens)
+
+    def pieces() -> Any:
+        for n in itertools.count():
+            if n == 6:
+                stop.set()
+            yield "and one more piece, "
+
+    heard = sum(len(c) for c in synthesis.speak_pieces(model, voice, request, pieces(), Talk(10**6), stop))
+    assert heard < 960 * 300
