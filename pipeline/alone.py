@@ -99,6 +99,9 @@ class _Workshop:
                     self._look(conn)
         finally:
             self._stop(conn)
+            with contextlib.suppress(CosydError, sqlite3.Error):
+                # A job that was broken off (Ctrl+C, `| head`) ends now: nobody else is here to end it.
+                queue.end_overdue(conn, time.time(), self._config)
             conn.close()
             self._effective.unlink(missing_ok=True)
 

@@ -7,11 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline import queue
 from pipeline.alone import working_alone
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
@@ -57,6 +59,13 @@ def test_what_is_not_finished_is_given_back(house: House) -> None:
         job_id = house.submit("Number 7 has to wait for the gate to open.")
         house.wait_in_segment(job_id, 0)
     assert house.state(job_id) == "queued" and workers_of(house) == []
+
+
+def test_what_was_broken_off_ends_with_a_row_and_waits_for_no_service(house: House) -> None:
+    with working_alone(house.paths, house.config):
+        job_id = house.submit("Number 7 is broken off by Ctrl+C or by head.")
+        queue.request_cancel(house.conn, job_id, time.time())
+    assert house.state(job_id) == "cancelled" and house.row(job_id)["status"] == "cancelled"
 
 
 def test_a_job_that_a_killed_process_held_is_spoken_too(house: House) -> None:
