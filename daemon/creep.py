@@ -7,7 +7,6 @@ the points may be anything. A single step (a cache that was filled) is no growth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 MIN_POINTS = 15
 MIN_GROWTH_BYTES = 16 * 1024**2
@@ -16,6 +15,12 @@ HALF_SHARE = 0.25
 
 Point = tuple[float, int]
 """Seconds and bytes."""
+
+
+def median(values: list[float]) -> float:
+    """Of at least one value. `statistics` would bring decimal and fractions into the supervisor."""
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def slope(points: Sequence[Point]) -> float | None:

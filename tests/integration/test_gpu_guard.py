@@ -11,9 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.fakes.meminfo import meminfo
 from tests.fakes.nvml import GIB, MIB, FakeCard, FakeNvml, build
 from tests.integration.service import wait_for
-from tests.integration.test_supervisor import GUARD, QUICK, Fakes, meminfo
+from tests.integration.test_supervisor import GUARD, QUICK, Fakes
 
 ENGINE = "cosyvoice3"
 UUID = "GPU-11112222-3333"

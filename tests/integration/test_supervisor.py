@@ -21,6 +21,7 @@ from pipeline.codes import CosydError
 from pipeline.jobs import JobRequest, Lane
 from pipeline.profile import Config
 from pipeline.store.db import connect
+from tests.fakes.meminfo import meminfo
 from tests.integration.service import ROOT, Service, wait_for
 
 QUICK = {
@@ -442,18 +443,6 @@ def test_leftovers_of_an_earlier_run_are_ended_at_the_start(
 
 
 # -- memory ----------------------------------------------------------------------------------------------
-
-
-def meminfo(root: Path, available_mib: int, total_mib: int = 4096) -> None:
-    """Write a /proc/meminfo whole."""
-    folder = root / "proc"
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / "part"
-    part.write_text(
-        f"MemTotal: {total_mib * 1024} kB\nMemFree: {available_mib * 1024} kB\n"
-        f"MemAvailable: {available_mib * 1024} kB\nCached: 0 kB\n"
-    )
-    part.replace(folder / "meminfo")
 
 
 @pytest.fixture
