@@ -34,9 +34,7 @@ def take_lock(path: Path) -> int:
         # The pid is a hint for the message only; the lock alone decides.
         holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "?"
         os.close(fd)
-        raise InstanceHeld(
-            "config_error", reason="running", state=str(path.parent), pid=holder
-        ) from None
+        raise InstanceHeld("config_error", reason="running", state=str(path.parent), pid=holder) from None
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
