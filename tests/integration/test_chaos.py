@@ -40,7 +40,7 @@ QUICK = {
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """One service for all that must not even shake it. It must leave no file behind."""
-    with Service(tmp_path_factory.mktemp("chaos") / "state", QUICK) as service:
+    with Service(tmp_path_factory.mktemp("chaos") / "state", QUICK, ready_timeout_s=180) as service:
         assert service.speech("The first number is 1 here.").status_code == 200
         yield service
         calm(service)
@@ -52,7 +52,7 @@ def test_processes_killed_at_random_lose_nothing(tmp_path: Path, rounds: Callabl
     draw = random.Random(7)
     kills = rounds(12, 1000)
     told = {"ui": 0, "pipeline.worker": 0}
-    with Service(tmp_path / "state", QUICK) as service:
+    with Service(tmp_path / "state", QUICK, ready_timeout_s=180) as service:
         with Crowd(service, seed=7) as crowd:
             for _ in range(kills):
                 time.sleep(draw.uniform(0.05, 0.8))  # not a wait for anything: the moment is the draw
@@ -296,7 +296,7 @@ def test_a_process_that_is_stopped_dead_is_noticed_and_replaced(tmp_path: Path, 
 
 
 def test_files_that_vanish_while_it_runs_cost_one_job_at_most(tmp_path: Path) -> None:
-    with Service(tmp_path / "state", QUICK) as service:
+    with Service(tmp_path / "state", QUICK, ready_timeout_s=180) as service:
         done = service.submit(WORDS.format(n=1))
         service.wait_job(done)
         running = service.submit(" ".join(f"[slow 0.05] {WORDS.format(n=n)}" for n in range(1, 9)))
