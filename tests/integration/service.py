@@ -145,7 +145,11 @@ class Service:
             self.process.wait(10)
 
     def __enter__(self) -> Service:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.kill_all()  # no `__exit__` follows
+            raise
 
     def __exit__(self, kind: object, *rest: object) -> None:
         try:
