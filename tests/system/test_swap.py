@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.swap.helper import Helper as RealHelper
 from tests.system.swap_helper import MIB, SHRINK_STAGES, STAGES, Helper, own_swaps, small_disk
 
 pytestmark = pytest.mark.root
@@ -68,7 +70,7 @@ def test_swap_grows_and_goes_again_on(
 
 
 @pytest.mark.parametrize("filesystem", ["ext4", "xfs"])
-def test_a_file_with_holes_is_written_in_full_and_taken(filesystem: str, tmp_path: Path) -> None:
+def test_e01_a_file_with_holes_is_written_in_full_and_taken(filesystem: str, tmp_path: Path) -> None:
     with small_disk(tmp_path, filesystem, 512 * MIB) as mount:
         helper = Helper(tmp_path, mount, flags=("--holes",))
         try:
@@ -345,11 +347,27 @@ def test_where_swap_does_harm_it_is_refused_with_the_reason(
     assert own_swaps(helper.mount) == []
 
 
-def test_e07_where_swapon_is_denied_nothing_is_left(helper: Helper) -> None:
-    """Without CAP_SYS_ADMIN, as in an unprivileged container."""
-    helper.wrapper = ("capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "x")
+@pytest.mark.parametrize(
+    "wrapper",
+    [
+        ("capsh", "--drop=cap_sys_admin", "--", "-c", 'exec "$@"', "x"),
+        ("unshare", "-rmp", "--fork", "--mount-proc"),
+    ],
+    ids=["without the capability", "in a user namespace"],
+)
+def test_e07_where_swapon_is_denied_nothing_is_left(wrapper: tuple[str, ...], helper: Helper) -> None:
+    """As in an unprivileged container."""
+    helper.wrapper = wrapper
     refused = helper.set(32 * MIB)
     assert refused["reason"] == "denied", refused
+    assert helper.files() == []
+
+
+def test_e04_on_zfs_it_is_refused_with_the_reason(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("daemon.swap.kernel.filesystem", lambda fd: "zfs")
+    line = json.dumps({"v": 1, "op": "set", "own_bytes": 32 * MIB}).encode()
+    refused = RealHelper(helper.folder, helper.limits).answer(0, line)
+    assert (refused["reason"], refused["params"]) == ("filesystem", {"filesystem": "zfs"})
     assert helper.files() == []
 
 
