@@ -205,6 +205,19 @@ def test_weights_leave_the_memory_between_two_texts_and_come_back(tmp_path: Path
     made.close()
 
 
+def test_each_token_is_progress_long_before_there_is_sound(engine: Any, voice: Any) -> None:
+    told: list[int] = []
+    engine.on_progress = lambda: told.append(1)
+    try:
+        chunks = engine.synthesize(Segment(0, SHORT, 0, 3), voice, Options(seed=1, mode="zero_shot"), NEVER)
+        first = next(chunks)
+        before = len(told)
+        seconds = (len(first) + sum(len(c) for c in chunks)) / 24_000
+    finally:
+        engine.on_progress = None
+    assert before >= 25 * seconds + 10  # tokens, then steps of the flow
+
+
 def test_the_next_safer_dtypes() -> None:
     fast = options_of(wished(config("int8"), "cpu", True))
     assert (fast.llm, fast.flow, fast.vocoder_bf16) == ("int8", "bf16", True)

@@ -101,7 +101,7 @@ class CosyVoice3Engine:
         self._voices: dict[str, Voice] = {}
         self.notices: list[str] = []
         self.on_progress: Callable[[], None] | None = None
-        """Called while a load moves on: converting, building, speaking its test. The worker's heartbeat."""
+        """Called as a load or a segment moves on (conversion, each token, each step): the heartbeat."""
 
     def capabilities(self) -> Capabilities:
         model = self._model
@@ -172,7 +172,7 @@ class CosyVoice3Engine:
         try:
             self._model = self._load_once(folder, cache, options)
             self._memo = PrefixMemo()
-            watched = _Watched(stop, self.on_progress) if self.on_progress else stop
+            watched = self._watched(stop)
             watched.is_set()
             trouble = self._self_test(watched)
         except OutOfMemory as error:
@@ -180,6 +180,11 @@ class CosyVoice3Engine:
                 raise
             return f"out of {error.resource}", smaller
         return trouble, safer_options(options)
+
+    def _watched(self, stop: StopFlag) -> StopFlag:
+        """`stop`, looked at with the heartbeat listening: on a slow CPU a segment takes minutes to its first
+        sound, and must not be taken for one that hangs."""
+        return _Watched(stop, self.on_progress) if self.on_progress is not None else stop
 
     def _notice(self, text: str) -> None:
         self.notices.append(text)
@@ -252,6 +257,7 @@ class CosyVoice3Engine:
             for _, chunk in self.synthesize_many([segment], voice, options, stop):
                 yield chunk
             return
+        stop = self._watched(stop)
         ready, features = self._voice(voice)
         request = self._request(segment, features, ready, options)
 
@@ -271,6 +277,7 @@ class CosyVoice3Engine:
         from pipeline.engines.cosyvoice3.synthesis import speak_many
 
         model = self._ready()
+        stop = self._watched(stop)
         ready, features = self._voice(voice)
         requests = [self._request(s, features, ready, options) for s in segments]
 
@@ -302,6 +309,7 @@ class CosyVoice3Engine:
         from pipeline.engines.cosyvoice3.synthesis import speak_pieces
 
         model = self._ready()
+        stop = self._watched(stop)
         ready, features = self._voice(voice)
         request = pieces_request(
             model.tokenizer,
@@ -323,6 +331,7 @@ class CosyVoice3Engine:
         from pipeline.engines.cosyvoice3.synthesis import speak_tokens
 
         model = self._ready()
+        stop = self._watched(stop)
         ready, _ = self._voice(voice)
         codes = model.flow.config.codes
         with memory_errors():
