@@ -24,6 +24,7 @@ from pipeline.child import HeartbeatState, clean_up
 from pipeline.clock import Clock, SystemClock
 from pipeline.codes import CosydError
 from pipeline.engines.base import Engine, OutOfMemory
+from pipeline.faults import card_is_gone
 from pipeline.job_run import Bench, JobRun, LeaseLost
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
@@ -223,6 +224,11 @@ class Runner:
             # The traceback without its message, which may quote what is being spoken.
             where = "".join(traceback.format_tb(error.__traceback__))
             log.error("job %s: %s\n%s", claim.job.id, type(error).__name__, where)
+            if card_is_gone(error):
+                # Each later text would fail too. The job is not ended here: as after any crash, the
+                # supervisor gives it back, or calls it poison when it does this twice.
+                lost = CosydError("engine_failed", engine=self._name, reason="gpu_context")
+                raise WorkerEnds(lost) from None
             self._failed(run, CosydError("internal", reason=type(error).__name__))
         finally:
             self._attendant.let_go()

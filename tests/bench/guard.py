@@ -166,7 +166,7 @@ def day(folder: Path, hours: float) -> dict[str, Any]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("COSYD_")}
     env |= {"FAKE_ROOT": str(root), "DAY_HOURS": str(hours), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.guard_day", *flags],
+        [sys.executable, "-m", "tests.fakes.day", *flags],
         cwd=ROOT, env=env, capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     line = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)

@@ -391,6 +391,19 @@ def test_out_of_memory_three_times_fails_the_job(bed: Bed) -> None:
     assert not bed.folder(job_id).exists()
 
 
+def test_c18_a_poisoned_cuda_context_ends_the_worker_at_once_and_the_job_is_not_lost(bed: Bed) -> None:
+    job_id = bed.submit(sentences(2))
+
+    def poison() -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    after_chunk(bed, 2, poison)
+    with pytest.raises(WorkerEnds) as ending:
+        bed.runner.turn()
+    assert (ending.value.error.code, ending.value.error.params["reason"]) == ("engine_failed", "gpu_context")
+    assert bed.job(job_id).state is JobState.RUNNING, "the supervisor gives it back, as after any crash"
+
+
 def test_a_late_segment_ends_the_job_with_deadline(bed: Bed) -> None:
     job_id = bed.submit(sentences(2))
 

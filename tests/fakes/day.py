@@ -1,4 +1,4 @@
-"""A day of the real supervisor in about a minute: `python -m tests.bench.guard_day FLAGS`, run by
+"""A day of the real supervisor in about a minute: `python -m tests.fakes.day FLAGS`, run by
 `tests.bench.guard`.
 
 The clock is virtual: after each round of the loop it goes to the next timer. All else is real: the tick, the
