@@ -58,7 +58,8 @@ class Fitting:
         return replace(plain, config=config, effective_config=path)
 
     def ran_out(self, slot: Slot, resource: str) -> None:
-        """Memory ran out in a worker: it has caught it, or was ended for it."""
+        """A worker caught that memory ran out. What the ladder ends is not counted here: leaner would not
+        cure what others take, nor a leak, and FAILED would stay when the pressure has long gone."""
         engine = slot.engine
         if engine is None:
             return

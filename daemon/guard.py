@@ -50,8 +50,6 @@ class Guard:
         self._children, self._recorder, self._ram, self._gpu = children, recorder, ram, gpu
         self._work = work
         self.trace_file: Path | None = None
-        self.on_killed: Callable[[Slot, Resource], None] = lambda slot, resource: None
-        """A child was ended for the memory that it held."""
         self.sample = Sample()
         self.mind = Mind()
         self.others: dict[Resource, list[tuple[str, int]]] = {}
@@ -269,7 +267,6 @@ class Guard:
             self._abandon(now)
             return
         self._children.kill(slot, why)
-        self.on_killed(slot, act.resource)
 
     def _abandon(self, now: float) -> None:
         self.mind = replace(self.mind, policy=policy.abandon(self.state, now))

@@ -18,7 +18,7 @@ from typing import Any
 
 from daemon import lifecycle
 from daemon.children import Children
-from daemon.configuration import Options, reread
+from daemon.configuration import Options, concerns_children, reread
 from daemon.connection import Answer
 from daemon.control_server import ControlServer
 from daemon.fitting import Fitting
@@ -27,7 +27,7 @@ from daemon.guard import Guard, web_fits
 from daemon.housekeeping import Housekeeping
 from daemon.lifecycle import State
 from daemon.loop import Loop
-from daemon.methods import Methods, load_recent
+from daemon.methods import WEB_DRAIN_S, Methods, load_recent
 from daemon.notifier import Notifier
 from daemon.policy import Level
 from daemon.queue_reader import QueueReader
@@ -103,7 +103,6 @@ class Supervisor:
             self.children,
             lambda: gpu.uuid if gpu is not None else "",
         )
-        self.guard.on_killed = self.fitting.ran_out
         self.guard.trace_file = paths.run / "trace.jsonl"
         self.workers = Workers(
             self.loop, clock, config, self.children, self.writer, self.recorder, self.guard.admit,
@@ -324,8 +323,8 @@ class Supervisor:
         self.teller.changed()
 
     def reload(self, reply: Answer) -> None:
-        """Read all layers anew. What needs other sockets or other profiles takes effect with the next
-        start."""
+        """Read all layers anew. Children whose values changed come back, one piece later and without a gap; what
+        needs other sockets takes effect with the next start."""
         self.notifier.reloading()
         try:
             fresh = reread(self.options, self._environ, self.paths, self.config)
@@ -334,9 +333,14 @@ class Supervisor:
             self.notifier.ready(status_line(self._view()))
             reply(error)
             return
+        changed = concerns_children(self.config, fresh)
         self.config = self.children.config = self.guard.config = fresh
         self.workers.config = self.housekeeping.config = self.fitting.config = fresh
         self.recorder.event("config_reloaded", None, {})
+        if changed:
+            for engine in [name for name, slot in self.children.workers.items() if slot.child.alive]:
+                self.workers.restart(engine, "config")
+            self.children.recycle_web(WEB_DRAIN_S, "config")
         self.notifier.ready(status_line(self._view()))
         reply({})
 
