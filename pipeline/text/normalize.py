@@ -16,7 +16,16 @@ from pipeline.text.rules_zh import ZH
 from pipeline.text.signs import view
 from pipeline.text.spoken import Edit
 
-_SENTENCES = re.compile(r"(?:[^。！？!?\n]|[!?](?=[!-~])){1,2000}[。！？!?\n]*|[。！？!?\n]+")
+# The end of a sentence; a full stop only before Han, since `Dr. Smith` is read as a whole; what is quoted in
+# letters begins one of its own.
+_ENDS = "。！？!?.\n：:“"
+_SENTENCES = re.compile(
+    r"(?:[^。！？!?.\n：:“]|[!?](?=[!-~])|\.(?![ \t]{1,8}[㐀-鿿])|(?<=[0-9])\.|[：:“](?![ \t]?[A-Za-z]{2}))"
+    rf"{{1,2000}}[{_ENDS}]*|[{_ENDS}]+"
+)
+_ENGLISH = re.compile(
+    r"\b(?:the|it|is|are|was|in|on|of|to|and|for|we|you|he|she|they|this|that|with|at|by)\b", re.I
+)
 _WORDS = re.compile(r"(?<![0-9A-Za-z/ ])[A-Za-z]{2,}(?![0-9])|(?<=[A-Za-z,.] )[A-Za-z]{2,}(?![0-9])")
 _HAN = re.compile(r"[㐀-鿿豈-﫿𠀀-𲎯]")
 _TO_READ = re.compile(
@@ -57,7 +66,8 @@ def _tongue(sentence: str, language: str, context: str) -> str:
     han = len(_HAN.findall(sentence))
     if wanted in _CHINESE or (not wanted and context in _CHINESE):
         latin = _WORDS.findall(sentence)
-        return "zh" if han or len(latin) < 3 else "en"
+        english = len(latin) > 2 or (len(latin) == 2 and _ENGLISH.search(sentence) is not None)
+        return "en" if english and not han else "zh"
     if wanted == "en" or (not wanted and context == "en"):
         words = sum(map(len, _WORDS.findall(sentence)))
         return "zh" if han * 3 > words else "en"
