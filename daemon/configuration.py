@@ -106,6 +106,19 @@ def write_effective_to(path: Path, config: Config) -> None:
     part.replace(path)
 
 
+def concerns_children(old: Config, new: Config) -> bool:
+    """Whether running children go by a value that changed; the supervisor's own take effect at once."""
+    own = replace(
+        new,
+        guard=old.guard,
+        restart=old.restart,
+        schedule=old.schedule,
+        keep_alive=old.keep_alive,
+        keep_warm=old.keep_warm,
+    )
+    return own != old
+
+
 def reread(options: Options, environ: Mapping[str, str], paths: StatePaths, bound: Config) -> Config:
     """All layers anew, for a service that runs as `bound`: what was bound stays. Also writes
     `effective.json`. Raises CosydError."""

@@ -323,8 +323,8 @@ class Supervisor:
         self.teller.changed()
 
     def reload(self, reply: Answer) -> None:
-        """Read all layers anew. Children whose values changed come back, one piece later and without a gap; what
-        needs other sockets takes effect with the next start."""
+        """Read all layers anew. Children whose values changed come back, one piece later and without a gap;
+        what needs other sockets takes effect with the next start."""
         self.notifier.reloading()
         try:
             fresh = reread(self.options, self._environ, self.paths, self.config)

@@ -223,13 +223,13 @@ class Workers:
             self._stop(slot, "unload")
         return True
 
-    def restart(self, engine: str) -> None:
+    def restart(self, engine: str, reason: str = "restart") -> None:
         """By a person: the budget is fresh; a running one finishes its piece and comes back."""
         slot, now = self._children.worker(engine), self._loop.now()
         self._forgiven(engine)
         slot.child = lifecycle.forgive(slot.child, now)
         if slot.child.alive:
-            step = lifecycle.drain(slot.child, "restart", self._patience_s(), now, again=True)
+            step = lifecycle.drain(slot.child, reason, self._patience_s(), now, again=True)
             self._children.apply(slot, step)
         else:
             slot.child = replace(slot.child, again=True)

@@ -61,3 +61,27 @@ def test_a_login_outlives_a_restart_and_a_link_works_once(tmp_path: Path) -> Non
         with httpx.Client(base_url=service.url, trust_env=False, timeout=30) as other:
             other.get("/login", params={"token": link})
             assert other.get("/api/state").status_code == 401, "the link was used up"
+
+
+def test_a_reload_reaches_page_and_worker_without_a_gap(tmp_path: Path) -> None:
+    with Service(tmp_path / "state") as service:
+        text = " ".join(f"The number {n} is spoken here." for n in range(1, 7))
+        assert service.speech(text).status_code == 200
+        page, worker = service.child("ui").pid, service.child("pipeline.worker").pid
+
+        def change(key: str, value: str) -> None:
+            with closing(connect(service.database, "accept")) as conn:
+                conn.execute("INSERT OR REPLACE INTO settings(key, value) VALUES (?, ?)", (key, value))
+            service.control("reload")
+
+        change("keep_alive", "20 min")  # the supervisor's own: nobody has to come back for it
+        change("limits.text_chars", "100")
+        wait_for(lambda: "web_recycled" in service.event_kinds(), 60, "the new page")
+        assert service.event_kinds().count("web_recycled") == 1
+        assert service.event_kinds().count("config_reloaded") == 2
+        wait_for(lambda: service.child("ui").pid != page, 60, "the old page's end")
+        refused = service.speech(text)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "text_too_long")
+        assert service.speech("The number 9 is spoken here.").status_code == 200
+        assert service.child("pipeline.worker").pid != worker
+        assert "worker_killed" not in service.event_kinds()
