@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from daemon.loop import READ, Loop
 from daemon.recorder import Recorder
-from daemon.schedule import is_late, tasks
+from daemon.schedule import is_late, tasks, too_soon
 from daemon.spawn import Process, Surroundings, spawn
 from pipeline.clock import Clock, wall_seconds
 from pipeline.paths import StatePaths
@@ -47,6 +47,7 @@ class Housekeeping:
         self._memory_low, self._speaking = memory_low, speaking
         self._waiting: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
+        self._done_at: dict[str, float] = {}
         self._running: tuple[str, Process] | None = None
         self._started_at = clock.wall()
         self.stopped = False
@@ -54,6 +55,9 @@ class Housekeeping:
     def due(self, name: str, *, asked: bool = False) -> None:
         """Its time has come, or somebody `asked` for it; asking twice is asking once."""
         if name == "checkpoint" and not asked and self._wal_bytes() < SMALL_WAL_BYTES:
+            return
+        task = next((task for task in tasks(self.config) if task.name == name), None)
+        if task is not None and not asked and too_soon(task, self._done_at.get(name), self._loop.now()):
             return
         self._waiting.setdefault(name, self._loop.now())
 
@@ -126,6 +130,7 @@ class Housekeeping:
             except ValueError:
                 pass
         if reason == "exit 0":
+            self._done_at[name] = self._loop.now()
             self._recorder.event("maintenance_done", None, {"task": name, **answer})
         else:
             log.error("maintenance %s failed (%s): %s", name, reason, answer.get("code", "no reason given"))

@@ -45,6 +45,11 @@ def is_late(task: Task, last_success: float | None, now: float, started_at: floa
     return now - last_success > task.every_s * 1.25
 
 
+def too_soon(task: Task, last_done: float | None, now: float) -> bool:
+    """Whether a daily task has just run: in the night in which the clock goes back, 02:30 comes twice."""
+    return task.every_s >= DAY_S and last_done is not None and 0 <= now - last_done < task.every_s / 2
+
+
 def parse_time_of_day(text: str) -> tuple[int, int]:
     """`03:17` to (3, 17). Raises ValueError."""
     hour, _, minute = text.partition(":")
