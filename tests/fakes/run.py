@@ -1,6 +1,7 @@
 """The real supervisor with fake children: `python -m tests.fakes.run FLAGS`.
 
-FAKE_ROOT replaces `/` for the memory reader, so that a test writes the machine's /proc/meminfo.
+FAKE_ROOT replaces `/` for the memory reader, so that a test writes the machine's /proc/meminfo. FAKE_CLOCK is
+a file with seconds by which the wall clock is ahead, as after a suspend.
 """
 
 from __future__ import annotations
@@ -12,8 +13,17 @@ from pathlib import Path
 if __name__ == "__main__":
     from daemon import startup, supervisor
     from daemon.ram_reader import RamReader
+    from pipeline.clock import SystemClock
 
     if root := os.environ.get("FAKE_ROOT"):
-        supervisor.RamReader = lambda: RamReader(Path(root))  # type: ignore[misc,assignment]
+        supervisor.RamReader = lambda folder=Path(root): RamReader(folder)  # type: ignore[misc,assignment]
+    if ahead := os.environ.get("FAKE_CLOCK"):
+        file = Path(ahead)
+
+        class AheadClock(SystemClock):
+            def wall(self) -> float:
+                return super().wall() + float(file.read_text() or 0)
+
+        startup.SystemClock = AheadClock  # type: ignore[misc]
     fake = ("tests.fakes.child",)
     sys.exit(startup.main(sys.argv[1:], web_module=fake, worker_module=fake))

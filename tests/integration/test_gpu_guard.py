@@ -204,3 +204,21 @@ def test_out_of_memory_twice_brings_the_worker_back_leaner(make: Callable[..., C
     assert found["code"] == "out_of_memory"
     assert (fakes.state / "run" / f"effective-{ENGINE}.json").exists()
     assert fakes.starts() == 3, "full, shorter, smaller; and no more"
+
+
+def test_c13_after_a_suspend_the_gpu_worker_is_started_anew_once(
+    make: Callable[..., Carded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its CUDA context may be dead while its process looks well."""
+    ahead = tmp_path / "ahead"
+    ahead.write_text("0")
+    monkeypatch.setenv("FAKE_CLOCK", str(ahead))
+    fakes = make(worker_cosyvoice3={"vram": GIB})
+    pid = fakes.worker()
+    part = tmp_path / "part"
+    part.write_text("7200")
+    part.replace(ahead)
+    assert fakes.wait_event("clock_jumped")["params"]["jump_s"] == pytest.approx(7200, abs=60)
+    wait_for(lambda: fakes.pids(("--engine", ENGINE)) not in ([], [pid]), 30, "a new worker")
+    fakes.until("ready", ENGINE, 30)
+    assert fakes.starts() == 2 and not fakes.events("worker_killed")
