@@ -1,11 +1,14 @@
-"""How much an engine needs, learned from what it held: when loaded, and at the height of its jobs. Pure.
+"""How much an engine needs, learned from what it held: when loaded, and what each job took on top. Pure.
 
-Admission asks for what a start will soon hold, not for what is there right after loading. One job of the last
-sixteen may have been an exception; the second largest counts.
+Admission asks for what a start will soon hold, not for what is there right after loading. What counts of a
+job is what it added to the size before it: an engine that leaks would else need more with each job, in the
+end more than the machine has, and never be started again. One job of the last sixteen may have been an
+exception; the second largest counts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from daemon.admission import Need
@@ -13,38 +16,56 @@ from daemon.admission import Need
 JOBS = 16
 MARGIN = 1.1
 
+Sizes = tuple[int | None, int | None]
+"""RSS and VRAM in bytes; None is unknown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes. `job` is the one in hand with its height so far; `heights` are those of finished jobs."""
+    """`idle` is the last size without a job, `job` the one in hand, which has added `added` so far; `jobs`
+    are what finished ones added."""
 
-    loaded: tuple[int | None, int | None] = (None, None)
+    loaded: Sizes = (None, None)
+    idle: Sizes = (None, None)
     job: str | None = None
-    height: tuple[int, int] = (0, 0)
-    heights: tuple[tuple[int, int], ...] = ()
+    added: tuple[int, int] = (0, 0)
+    jobs: tuple[tuple[int, int], ...] = ()
 
 
 def loaded(state: Footprint, rss_bytes: int | None, vram_bytes: int | None) -> Footprint:
-    """It became ready with this. A start at another size (leaner, other weights) makes the old jobs' heights
-    worthless: they are kept only while the loaded size is about the same."""
+    """It became ready with this. A start at another size (leaner, other weights) makes what jobs added before
+    worthless: it is kept only while the loaded size is about the same."""
     before, now = state.loaded, (rss_bytes, vram_bytes)
     same = all(
         a is None or b is None or abs(a - b) <= 0.2 * max(a, b) for a, b in zip(before, now, strict=True)
     )
-    return Footprint(now, heights=state.heights if same else ())
+    return Footprint(now, now, jobs=state.jobs if same else ())
 
 
 def beat(state: Footprint, job: str | None, rss_bytes: int | None, vram_bytes: int | None) -> Footprint:
     """A heartbeat. Unknown sizes add nothing."""
+    sizes = (rss_bytes, vram_bytes)
     if job != state.job:
-        heights = state.heights
-        if state.job is not None and any(state.height):
-            heights = (*heights, state.height)[-JOBS:]
-        state = replace(state, job=job, height=(0, 0), heights=heights)
+        jobs = state.jobs
+        if state.job is not None and any(state.added):
+            jobs = (*jobs, state.added)[-JOBS:]
+        state = replace(state, job=job, added=(0, 0), jobs=jobs)
     if job is None:
-        return state
-    height = (max(state.height[0], rss_bytes or 0), max(state.height[1], vram_bytes or 0))
-    return state if height == state.height else replace(state, height=height)
+        return state if sizes == state.idle else replace(state, idle=sizes)
+    more = tuple(
+        max(old, size - before) if size is not None and before is not None else old
+        for old, size, before in zip(state.added, sizes, state.idle, strict=True)
+    )
+    return state if more == state.added else replace(state, added=(more[0], more[1]))
+
+
+def remembered(peaks: Iterable[Sizes]) -> Footprint:
+    """From the peaks of jobs of an earlier run. Peaks of a process that grew say little about a new one: the
+    least of the last ones stands for its loaded size until it was seen."""
+    known = [found for found in peaks if found[0]][:JOBS]
+    rss = min((found[0] for found in known if found[0]), default=None)
+    vram = min((found[1] for found in known if found[1]), default=None)
+    return Footprint((rss, vram))
 
 
 def need(state: Footprint) -> Need | None:
@@ -53,14 +74,14 @@ def need(state: Footprint) -> Need | None:
     if rss is None and vram is None:
         return None
     return Need(
-        _with_margin(max(rss or 0, _second(state, 0))) if rss is not None else None,
-        _with_margin(max(vram or 0, _second(state, 1))) or None,
+        _with_margin(rss + _second(state, 0)) if rss is not None else None,
+        _with_margin((vram or 0) + _second(state, 1)) or None,
     )
 
 
 def _second(state: Footprint, index: int) -> int:
-    """The second largest height, the largest when there is only one."""
-    found = sorted(height[index] for height in (*state.heights, state.height) if height[index])
+    """The second most that a job added, the most when there is only one."""
+    found = sorted(added[index] for added in (*state.jobs, state.added) if added[index])
     return found[-2] if len(found) > 1 else found[0] if found else 0
 
 

@@ -147,6 +147,7 @@ class Supervisor:
         try:
             with closing(connect(self.paths.database, "read", busy_s=5.0)) as conn:
                 load_recent(self.recorder, conn)
+                self.workers.remember(conn)
         except (CosydError, sqlite3.Error) as error:
             log.warning("earlier events cannot be read: %s", error)
         self.writer.start()

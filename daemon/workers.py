@@ -7,6 +7,7 @@ does not wait for the tick.
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ from pipeline.queue import EngineQueue
 
 ENSURED_S = 30.0
 """The least time for which an engine that was asked for is kept, whatever keep_alive says."""
+REMEMBERED = 200
+"""Recordings that are looked at for what the engines needed."""
 BACK_EVERY_S = 0.25
 """How often it is looked whether VRAM came back, before the next start."""
 
@@ -56,6 +59,19 @@ class Workers:
         self._coming_back: dict[str, GivingBack] = {}
         self.reasons: dict[str, str | None] = {}
         self.stats: Mapping[str, EngineQueue] | None = {}
+
+    def remember(self, conn: sqlite3.Connection) -> None:
+        """What the engines needed in an earlier run, so that the first start is no guess."""
+        rows = conn.execute(
+            "SELECT engine, peak_rss_bytes, peak_vram_bytes FROM generations WHERE peak_rss_bytes IS NOT NULL"
+            " ORDER BY seq DESC LIMIT ?",
+            (REMEMBERED,),
+        ).fetchall()
+        for engine in {row["engine"] for row in rows}:
+            found = [
+                (row["peak_rss_bytes"], row["peak_vram_bytes"]) for row in rows if row["engine"] == engine
+            ]
+            self.footprints.setdefault(engine, footprint.remembered(found))
 
     @property
     def work(self) -> int | None:

@@ -80,11 +80,15 @@ def test_pieces_do_not_become_absurdly_short() -> None:
 # -- footprints ------------------------------------------------------------------------------------
 
 
-def jobs(state: Footprint, *heights: int) -> Footprint:
-    for number, height in enumerate(heights):
-        for size in (100, height, 200):
-            state = footprint.beat(state, f"job{number}", size * MIB, None)
-    return footprint.beat(state, None, 100 * MIB, None)
+def jobs(state: Footprint, *added: int, leak: int = 0) -> Footprint:
+    """Jobs that take `added` MiB on top of 300 for a moment, and leave `leak` behind each."""
+    size = 300
+    for number, more in enumerate(added):
+        for found in (size, size + more, size + leak):
+            state = footprint.beat(state, f"job{number}", found * MIB, None)
+        size += leak
+        state = footprint.beat(state, None, size * MIB, None)
+    return state
 
 
 def test_before_it_was_ever_ready_nothing_is_known() -> None:
@@ -94,15 +98,27 @@ def test_before_it_was_ever_ready_nothing_is_known() -> None:
 
 def test_a_start_wants_what_its_jobs_will_hold_but_one_exception_does_not_count() -> None:
     state = footprint.loaded(Footprint(), 300 * MIB, None)
-    assert footprint.need(state) == Need(round(330 * MIB))
-    assert footprint.need(jobs(state, 500, 600, 5000)) == Need(round(660 * MIB))
-    assert footprint.need(jobs(state, *[900] * 2, *[500] * 20)) == Need(round(550 * MIB)), "sixteen count"
+    assert footprint.need(state) == Need(330 * MIB)
+    assert footprint.need(jobs(state, 200, 300, 5000)) == Need(660 * MIB)
+    assert footprint.need(jobs(state, *[900] * 2, *[200] * 20)) == Need(550 * MIB), "sixteen count"
 
 
-def test_a_restart_at_another_size_forgets_what_the_old_one_held() -> None:
-    state = jobs(footprint.loaded(Footprint(), 1000 * MIB, 3000 * MIB), 1500, 1500)
-    assert footprint.need(footprint.loaded(state, 950 * MIB, 3000 * MIB)) == Need(1650 * MIB, 3300 * MIB)
-    assert footprint.need(footprint.loaded(state, 950 * MIB, 1500 * MIB)) == Need(1045 * MIB, 1650 * MIB)
+def test_an_engine_that_leaks_does_not_need_more_with_each_job() -> None:
+    state = footprint.loaded(Footprint(), 300 * MIB, None)
+    assert footprint.need(jobs(state, *[200] * 5, leak=200)) == Need(550 * MIB), "else it never starts again"
+
+
+def test_a_restart_at_another_size_forgets_what_jobs_took_before() -> None:
+    state = jobs(footprint.loaded(Footprint(), 300 * MIB, 3000 * MIB), 200, 200)
+    assert footprint.need(footprint.loaded(state, 310 * MIB, 3000 * MIB)) == Need(561 * MIB, 3300 * MIB)
+    assert footprint.need(footprint.loaded(state, 300 * MIB, 1500 * MIB)) == Need(330 * MIB, 1650 * MIB)
+
+
+def test_what_an_earlier_run_needed_is_remembered() -> None:
+    state = footprint.remembered([(700 * MIB, None), (None, None), (900 * MIB, 5), (1800 * MIB, None)])
+    assert footprint.need(state) == Need(770 * MIB, 6), "of one that grew, the least"
+    assert footprint.need(footprint.remembered([])) is None
+    assert footprint.need(footprint.loaded(state, 300 * MIB, None)) == Need(330 * MIB)
 
 
 def test_unknown_sizes_add_nothing() -> None:
