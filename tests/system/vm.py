@@ -28,9 +28,9 @@ After=multi-user.target cosyd-swap.socket
 Type=oneshot
 ExecStart=/usr/bin/python3 /root/scenario.py
 ExecStopPost=/usr/bin/systemctl --no-block poweroff
-StandardOutput=tty
-StandardError=tty
-TTYPath=/dev/ttyS0
+# Not the console: a login there hangs it up.
+StandardOutput=append:/root/scenario.log
+StandardError=inherit
 [Install]
 WantedBy=multi-user.target
 """
@@ -126,6 +126,7 @@ def run_scenario(
     with mounted(image, folder / "mnt") as root:
         result = root / "root/result.json"
         assert result.exists(), console.read_text("utf-8", "replace")[-4000:]
+        print((root / "root/scenario.log").read_text("utf-8", "replace")[-4000:])
         found = json.loads(result.read_text("utf-8"))
     assert isinstance(found, dict)
     return found

@@ -34,6 +34,25 @@ def next_turn() -> None:
     Path("/var/lib/cosyd-swap/last-change").unlink(missing_ok=True)
 
 
+def service() -> None:
+    """The service sees to the profile's swap by itself, as user cosyd through the socket."""
+    next_turn()
+    started = subprocess.run(["systemctl", "start", "cosyd"], capture_output=True, text=True)
+    FOUND["started"] = started.returncode
+    deadline = time.monotonic() + 240
+    while "cosyd-swap" not in Path("/proc/swaps").read_text() and time.monotonic() < deadline:
+        time.sleep(1)
+    FOUND["by the service"] = Path("/proc/swaps").read_text()
+    pid = subprocess.run(
+        ["systemctl", "show", "cosyd", "-p", "MainPID", "--value"], capture_output=True, text=True
+    ).stdout.strip()
+    FOUND["oom score"] = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
+    FOUND["cgroup"] = Path(f"/proc/{pid}/cgroup").read_text().strip()
+    FOUND["stopped"] = subprocess.run(["systemctl", "stop", "cosyd"]).returncode
+    log = subprocess.run(["journalctl", "-q", "-o", "cat", "-u", "cosyd*"], capture_output=True, text=True)
+    FOUND["journal"] = log.stdout[-4000:]
+
+
 def main() -> None:
     """What the test looks at."""
     FOUND["before"] = swap("status")
@@ -63,6 +82,7 @@ def main() -> None:
     FOUND["shrunk"] = swap("apply", "--total", "0")
     FOUND["left"] = sorted(p.name for p in Path("/var/lib/cosyd-swap").iterdir())
     FOUND["after"] = Path("/proc/swaps").read_text()
+    service()
     log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
     FOUND["oom kills"] = [line for line in log.splitlines() if "Out of memory" in line or "oom-kill" in line]
 
