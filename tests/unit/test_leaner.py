@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from daemon import footprint
+from daemon import footprint, warm
 from daemon.admission import Need
 from daemon.demand import Demand, is_wanted
 from daemon.footprint import Footprint, giving_back, is_back
 from daemon.leaner import EXHAUSTED, Leanness, lean_config, may_restore, ran_out
+from pipeline.clock import FakeClock
 from pipeline.profile import Config
 from pipeline.profile.config import Lean
 
@@ -139,3 +143,20 @@ def test_the_next_start_waits_until_vram_is_really_back() -> None:
 def test_it_is_kept_warm_at_its_hours_without_any_work() -> None:
     assert is_wanted(Demand(), keep_alive_s=0, now=0.0, warm=True)
     assert is_wanted(Demand(), keep_alive_s=0, now=0.0, warm=False) is False
+
+
+def test_at_its_hours_the_models_engine_is_kept_warm_or_the_built_in_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, clock, ready = Config(keep_warm=("00:00-24:00",)), FakeClock(), False
+    monkeypatch.setattr(warm, "model_ready", lambda state: ready)
+    kept = warm.Warm(lambda: config, clock, tmp_path)
+    assert kept.engines() == {"builtin"}
+    ready = True
+    clock.advance(warm.LOOK_EVERY_S)
+    assert kept.engines() == {"cosyvoice3"}
+    hour = time.localtime(clock.wall()).tm_hour
+    config = Config(keep_warm=(f"{(hour + 2) % 24:02d}:00-{(hour + 3) % 24:02d}:00",))
+    assert kept.engines() == frozenset()
+    config = Config()
+    assert kept.engines() == frozenset()
