@@ -27,6 +27,8 @@ from pipeline.profile import Config
 from pipeline.profile.config import Guard as GuardConfig
 
 FRESH_S = 5.0
+CALM_EVERY_S = 2.0
+"""While a loaded worker has nothing to do and memory is well; half the cost of a look each second."""
 DEFAULTS = GuardConfig()
 REAP_S, REAP_MAX_S = 0.2, 30.0
 LIBRARY = "libnvidia-ml.so.1"
@@ -142,11 +144,14 @@ class GpuReader:
         fresh = FRESH_S if self._busy else self.idle_s * 1.5
         return self._reading if self._loop.now() - self._read_at <= fresh else None
 
-    def ask(self, busy: bool) -> None:
-        """Ask for a reading when one is due. `busy`: a worker holds VRAM, or one is to be started."""
+    def ask(self, busy: bool, calm: bool = False) -> None:
+        """Ask for a reading when one is due. `busy`: a worker holds VRAM, or one is to be started; `calm`: it
+        has nothing to do."""
         self._busy = busy
         now = self._loop.now()
         at_once = busy and (self._reading is not None or self.state == gpu_states.ASLEEP)
+        if calm and self._reading is not None and now - self._read_at < CALM_EVERY_S - 0.1:
+            return
         if self._deadline is not None or (now < self._next_at and not at_once):
             return
         if not busy and asleep(self._root):

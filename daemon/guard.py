@@ -85,7 +85,8 @@ class Guard:
         own = tuple(replace(p, age_s=now - since[p.pid]) if p.pid in since else p for p in own)
         vram = None
         if self._gpu is not None:
-            self._gpu.ask(any(p.vram_bytes or self._uses_card(p.name) for p in own))
+            calm = self.state.level is policy.Level.OK and all(p.idle and p.ready for p in own)
+            self._gpu.ask(any(p.vram_bytes or self._uses_card(p.name) for p in own), calm)
             vram = trusted(self._gpu.reading, {p.pid for p in own if p.vram_bytes})
             held = dict(vram.by_pid or ()) if vram is not None else {}
             waits = self._gpu.state == gpu_states.MISMATCH

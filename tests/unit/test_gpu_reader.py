@@ -287,6 +287,16 @@ def test_c12_without_a_gpu_worker_no_handle_stays_open(make: Callable[..., World
     assert world.reader._helper is None and world.nvml.calls() == asked, "not again before its minute"
 
 
+def test_while_all_is_calm_the_card_is_asked_half_as_often(make: Callable[..., World]) -> None:
+    world = make()
+    world.read()
+    asked = world.nvml.calls("nvmlDeviceGetMemoryInfo")
+    world.reader.ask(True, calm=True)
+    assert world.reader._deadline is None
+    world.reader.ask(True, calm=False)
+    world.until(lambda: world.nvml.calls("nvmlDeviceGetMemoryInfo") > asked)
+
+
 def test_c12_a_sleeping_card_is_not_woken(make: Callable[..., World], tmp_path: Path) -> None:
     device = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
     (device / "power").mkdir(parents=True)
