@@ -11,6 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
+from daemon.replay import replay
+from daemon.trace import read_trace
 from tests.fakes.meminfo import meminfo
 from tests.fakes.nvml import GIB, MIB, FakeCard, FakeNvml, build
 from tests.integration.service import wait_for
@@ -222,3 +224,18 @@ def test_c13_after_a_suspend_the_gpu_worker_is_started_anew_once(
     wait_for(lambda: fakes.pids(("--engine", ENGINE)) not in ([], [pid]), 30, "a new worker")
     fakes.until("ready", ENGINE, 30)
     assert fakes.starts() == 2 and not fakes.events("worker_killed")
+
+
+def test_a_trace_of_the_running_service_tells_its_own_decisions_again(
+    make: Callable[..., Carded], tmp_path: Path
+) -> None:
+    fakes = make(worker_cosyvoice3={"rss": 3_000_000_000})
+    fakes.worker()
+    meminfo(tmp_path / "root", 300)
+    fakes.wait_event("unloaded")
+    file = Path(fakes.control("trace")["path"])
+    assert file.parent == fakes.state / "run"
+    config, looks = read_trace(file.read_text().splitlines())
+    keys = [line.key for line in replay(config, looks)]
+    assert keys[:3] == ["level", "act_trim", "judged_failed"] and "act_unload" in keys
+    assert str(fakes.state) not in file.read_text()
