@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from daemon import gpu_states
 from daemon.levels import Level
 from daemon.lifecycle import Child
 from daemon.policy import PolicyState
 from daemon.sample import Resource, Sample
+from pipeline.messages import word
 from pipeline.queue import EngineQueue
 
 NOISE = 64
@@ -39,7 +41,7 @@ def state_object(view: View) -> dict[str, Any]:
     """JSON-ready. Unknown numbers are null."""
     ram, vram = view.sample.ram, view.sample.vram
 
-    def word(resource: Resource) -> str:
+    def level(resource: Resource) -> str:
         levels = view.state.of(resource)
         return levels.level.word if levels.known else "unknown"
 
@@ -50,7 +52,7 @@ def state_object(view: View) -> dict[str, Any]:
         "ram": {
             "available_bytes": ram.available_bytes if ram else None,
             "total_bytes": ram.total_bytes if ram else None,
-            "level": word("ram"),
+            "level": level("ram"),
             "source": ram.source if ram else None,
         },
         "vram": None
@@ -58,7 +60,7 @@ def state_object(view: View) -> dict[str, Any]:
         else {
             "free_bytes": vram.free_bytes,
             "total_bytes": vram.total_bytes,
-            "level": word("vram"),
+            "level": level("vram"),
             "name": vram.name,
             "uuid": vram.uuid,
         },
@@ -123,4 +125,6 @@ def status_line(view: View) -> str:
         parts.append(f"{view.sample.ram.available_bytes / 2**30:.1f} GB of RAM free")
     if view.state.level is not Level.OK:
         parts.append(f"memory {view.state.level.word}")
+    if view.gpu_state in gpu_states.TROUBLE | gpu_states.CONDITIONS:
+        parts.append(f"graphics card {word('state.gpu', view.gpu_state, 'en')}")
     return ", ".join(parts)

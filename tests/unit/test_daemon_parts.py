@@ -151,6 +151,8 @@ def test_small_movements_are_no_news_and_real_ones_are() -> None:
 def test_one_line_for_systemctl() -> None:
     line = status_line(view(workers={"builtin": Child("worker:builtin", state=State.READY)}))
     assert line == "page ready, builtin ready, 2.0 GB of RAM free"
+    assert status_line(view(gpu_state="driver_mismatch")).endswith("graphics card driver updated")
+    assert "card" not in status_line(view(gpu_state="asleep"))
 
 
 @pytest.mark.parametrize(
