@@ -25,6 +25,9 @@ NOT_ASKED = "not asked for: "
 NO_CARD = "no NVIDIA card"
 
 
+# The tests' checkpoint of CosyVoice is tiny: with more threads, here and in workers, they only wait for each
+# other (75 s instead of 2 for a test on a busy machine). Read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts background jobs with SIGINT ignored, and programs inherit it: tests of Ctrl+C would hang.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

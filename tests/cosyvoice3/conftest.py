@@ -25,15 +25,6 @@ if os.environ.get("COSYD_NO_TORCH") == "1":  # ./install.sh test --no-torch: the
     NO_TORCH = NOT_ASKED + NO_TORCH
 
 
-def pytest_report_header() -> str:
-    try:
-        import torch
-    except ImportError:
-        return f"cosyvoice3: {NO_TORCH}"
-    torch.set_num_threads(1)  # the kit is tiny: more threads only wait for each other on a busy machine
-    return f"cosyvoice3: torch {torch.__version__}, {torch.get_num_threads()} threads"
-
-
 @pytest.fixture(scope="session")
 def kit() -> Path:
     return KIT
