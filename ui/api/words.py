@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from pipeline.codes import CosydError
 from pipeline.pronunciations import add_entry, list_entries, parse_entry, remove_entry
 from pipeline.subtitles import FORMATS, subtitles
+from ui.answers import JsonResponse
 from ui.api.http import json_object
 from ui.api.native import JOB_ID, guarded
 from ui.services import Services
@@ -24,7 +25,7 @@ def word_routes(services: Services) -> list[Route]:
 
     async def listing(request: Request) -> Response:
         entries = await services.read(list_entries)
-        return JSONResponse(
+        return JsonResponse(
             {"pronunciations": [dataclasses.asdict(entry) for entry in entries]},
             headers={"Cache-Control": "no-cache"},
         )
@@ -37,12 +38,12 @@ def word_routes(services: Services) -> list[Route]:
             )
         entry = parse_entry(fields.get("pattern"), fields.get("replacement"), fields.get("language", ""))
         added = await services.write(add_entry, entry)
-        return JSONResponse(dataclasses.asdict(added), status_code=201)
+        return JsonResponse(dataclasses.asdict(added), status_code=201)
 
     async def remove(request: Request) -> Response:
         if not await services.write(remove_entry, int(request.path_params["id"])):
             raise CosydError("not_found")
-        return JSONResponse({"deleted": True})
+        return JsonResponse({"deleted": True})
 
     async def captions(request: Request) -> Response:
         job_id, format_ = str(request.path_params["id"]), request.query_params.get("format", "srt").lower()
