@@ -8,7 +8,8 @@ any join, 20 ms fade or lossless format.
 Orders in the text (they are not spoken; `once` leaves a marker in $COSYD_STATE_DIR, so the next try lives):
 `[slow 0.05]` seconds of waiting before each chunk, `[gate NAME]` waits in the middle until the file NAME is
 in $COSYD_STATE_DIR, `[die]` or `[die once]` SIGKILLs its process in the middle, `[hang]` (or once) stops
-there for ever and hears no stop, `[oom]` (or once), `[raise]`, `[nan]`, `[silence]`, `[leak 10MB]`.
+there for ever and hears no stop, `[oom]` (or once), `[leak 10MB]`. Before any sound: `[raise]`, `[nan]`;
+`[silence]` is found only when the take is whole.
 $NUMBERS_SLOW_S is a `[slow]` for every text.
 """
 
@@ -152,6 +153,8 @@ class NumbersEngine:
         if "leak" in orders:
             size = float(re.sub(r"[^0-9.]", "", orders["leak"]) or 1)
             self.leaked.append(bytearray(os.urandom(4096)) * int(size * 256))
+        if "raise" in orders:
+            raise RuntimeError("the numbers engine was told to fail")
         chunks = self._chunks(segment, options)
         middle = len(chunks) // 2
         for at, chunk in enumerate(chunks):
@@ -161,7 +164,7 @@ class NumbersEngine:
                 _pause(slow_s, stop)
             if stop.is_set():
                 return
-            if "nan" in orders and at == middle:
+            if "nan" in orders and at == 0:
                 chunk = np.full_like(chunk, np.nan)
             yield np.zeros_like(chunk) if "silence" in orders else chunk
 
@@ -195,8 +198,6 @@ class NumbersEngine:
             threading.Event().wait()
         if self._due("oom", text, orders):
             raise OutOfMemory("ram")
-        if "raise" in orders:
-            raise RuntimeError("the numbers engine was told to fail")
 
     def _due(self, name: str, text: str, orders: dict[str, str]) -> bool:
         """Whether the order is given, and for `once` whether this is the first time."""

@@ -158,11 +158,22 @@ def test_an_engine_that_raises_costs_one_job(service: Service) -> None:
     assert service.child("pipeline.worker").pid == worker
 
 
-@pytest.mark.parametrize("spoiled", ["[nan]", "[silence]"])
-def test_a_spoiled_take_is_never_delivered_as_speech(service: Service, spoiled: str) -> None:
-    response = service.speech(f"{spoiled} This text with number 2 comes out wrong.")
+def test_what_is_no_number_is_refused_before_any_sound(service: Service) -> None:
+    response = service.speech("[nan] This text with number 2 comes out wrong.")
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "bad_take"
+
+
+def test_a_silent_take_is_never_delivered_as_a_whole_recording(service: Service) -> None:
+    """It is heard while it is made, and found silent at its end: the stream breaks, if it has begun."""
+    before = service.rows("SELECT count(*) AS n FROM generations")[0]["n"]
+    try:
+        response = service.speech("[silence] This text with number 2 comes out wrong.")
+    except httpx.RemoteProtocolError:
+        pass
+    else:
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "bad_take")
+    assert service.generations(before + 1)[-1]["error_code"] == "bad_take"
 
 
 def hold_lock(database: Path, held: threading.Event, release: threading.Event) -> None:
