@@ -6,6 +6,7 @@ work; `--holes` has it begin with a file full of holes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -135,6 +136,10 @@ class Helper:
         with os.fdopen(reader, "rb") as file:
             text = file.read()
         os.waitpid(child, 0)
+        if not text and self.running is not None:
+            # Its socket is closed before the kernel is done with it; only then is the next one started.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.running.wait(timeout=10)
         answer = json.loads(text) if text else None
         assert answer is None or isinstance(answer, dict)
         return answer
