@@ -165,12 +165,15 @@ def test_a_lost_card_ends_its_worker_once_and_the_job_goes_on_when_it_is_back(
     fakes.set(lost=True)
     assert fakes.wait_event("worker_killed")["params"]["reason"] == "gpu_lost"
     fakes.until("waiting_memory", ENGINE)
-    row = fakes.rows("SELECT state, attempt FROM jobs WHERE id=?", job)[0]
-    assert row["state"] == "queued" and row["attempt"] <= 1
+    wait_for(
+        lambda: fakes.rows("SELECT state FROM jobs WHERE id=?", job)[0]["state"] == "queued", 10, "requeue"
+    )
+    assert fakes.rows("SELECT attempt FROM jobs WHERE id=?", job)[0]["attempt"] <= 1
     assert fakes.starts() == 1 and not fakes.events("failed")
     fakes.set(lost=False)
     fakes.until("ready", ENGINE, 30)
-    assert fakes.starts() == 2 and fakes.status()["gpu_state"] == "ok"
+    wait_for(lambda: fakes.status()["gpu_state"] == "ok", 10, "the card's state")
+    assert fakes.starts() == 2
 
 
 def test_a_driver_that_hangs_leaves_page_and_worker_alone(make: Callable[..., Carded]) -> None:
