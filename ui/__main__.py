@@ -59,8 +59,10 @@ def trim_memory() -> dict[str, int | None]:
 
 async def serve(context: ChildContext) -> int:
     """Run until told to stop; the exit status."""
+    prepare_gradio(context)
     orders = Orders(lambda: close_scratch(context.paths.tmp))
-    # First of all: the imports take seconds, and a stop may come in any of them.
+    # Before the imports: they take seconds, and a stop may come in any of them. After the folder is made: who
+    # ends us removes it, and nobody may make it anew.
     link = context.open_link(
         {
             "state": orders.take_state,
@@ -80,7 +82,6 @@ async def serve(context: ChildContext) -> int:
 
 
 async def _serve(context: ChildContext, link: Link, orders: Orders) -> int:
-    prepare_gradio(context)
     conn = connect(context.paths.database, "read")
     check_schema(conn)
     conn.close()

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 PREFIX = "web-"
+CLOSE_TRIES = 10
 
 
 def scratch_of(tmp: Path, pid: int) -> Path:
@@ -34,8 +35,12 @@ def open_scratch(tmp: Path) -> Path:
 
 
 def close_scratch(tmp: Path) -> None:
-    """Remove it. Idempotent."""
-    shutil.rmtree(scratch_of(tmp, os.getpid()), ignore_errors=True)
+    """Remove it. Idempotent. Another thread may be putting something there just now, so it is tried again."""
+    mine = scratch_of(tmp, os.getpid())
+    for _ in range(CLOSE_TRIES):
+        shutil.rmtree(mine, ignore_errors=True)
+        if not mine.exists():
+            return
 
 
 def _lives(pid: int) -> bool:

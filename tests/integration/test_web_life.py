@@ -79,6 +79,8 @@ def test_a_web_that_cannot_serve_says_why(tmp_path: Path) -> None:
 
 def test_a_stop_while_the_page_is_recycled_waits_for_nobody(tmp_path: Path) -> None:
     with Service(tmp_path / "state") as service:
+        # It answers a moment before it is called ready, and what is starting is not started over.
+        wait_for(lambda: service.control("status")["web"]["state"] == "ready", 20, "the first web")
         service.control("restart", target="web")
 
         def webs() -> list[psutil.Process]:
