@@ -55,8 +55,10 @@ class Orders:
         """`drain` (another web takes over) or `shutdown` (`closing`: the house closes)."""
         with self._lock:
             if self._host is None:
-                self._clean_up()
-                self._leave(0)
+                try:
+                    self._clean_up()
+                finally:
+                    self._leave(0)
                 return
             known = isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0
             limit_s = float(seconds) if known else DEFAULT_DRAIN_S

@@ -74,7 +74,8 @@ class Child:
                 "restart",
             )
         }
-        self.link = Link(ours, handlers, on_eof=lambda: None).start()
+        self.link = Link(ours, handlers, on_eof=lambda: None)
+        self.link.start()  # only now: what it hears may be answered at once
         rig.children.append(self)
 
     def _keeper(self, rig: Rig, method: str) -> Any:
