@@ -211,7 +211,7 @@ def settle_heap() -> None:
     """Call once when everything is imported and loaded, so that memory is flat from the first request on.
 
     What is there now stays for the process's life: the garbage collector need not look at it again, which
-    makes a full collection cheap enough (about 1 ms) to run after each job.
+    makes a full collection cheap enough to run after each job.
     """
     _settle_interned()
     gc.collect()
