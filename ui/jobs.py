@@ -10,35 +10,20 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline import queue
-from pipeline.audio.follow import JobFollower, JobProgress
-from pipeline.clock import utc_text
-from pipeline.codes import CODES, CosydError
-from pipeline.jobs import FINAL_STATES, JobRequest, JobState, choose_lane, new_job_id, parse_request
-from pipeline.model_files import model_ready, require_model
+from pipeline.acceptance import Accepted, accept, check_request, job_progress
+from pipeline.audio.follow import JobFollower
+from pipeline.codes import CosydError
+from pipeline.jobs import FINAL_STATES, JobRequest, JobState
 from pipeline.voices.catalogue import find_voice
-from pipeline.voices.choose import fit_mode
 from pipeline.voices.reference import F32
-from pipeline.voices.source import with_source
 from ui.services import Services
-from ui.views import params_of
 
 WAIT_EVERY_S = 0.05
 CLOSED_S = 10.0
 """When to come again after a stop: a restart takes about that long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A job that is in the database. `created_at` leads to its files."""
-
-    id: str
-    created_at: str
-    engine: str
-    voice: str
 
 
 class Desk:
@@ -53,19 +38,11 @@ class Desk:
 
         Raises CosydError; nothing is written.
         """
-        fields = dict(fields)
-        wanted = fields.get("voice", "")
-        if not isinstance(wanted, str):
-            raise CosydError("bad_value", field="voice", reason="not_text")
-        voices = self._services.voices
-        if fields.get("text") not in (None, ""):  # an empty text is the first thing to say
-            default, root = self._services.config.web.default_voice, self._services.paths.root
-            fields["voice"] = find_voice(wanted, voices, default, lambda: model_ready(root)).id
-        else:
-            raise CosydError("empty_text")
-        request = parse_request(fields, max_chars=max_chars)
-        voice = find_voice(request.voice, voices, self._services.config.web.default_voice)
-        return fit_mode(request, voice, lambda: require_model(self._services.paths.root))
+        services = self._services
+        request, _ = check_request(
+            fields, services.voices, services.config, services.paths.root, max_chars=max_chars
+        )
+        return request
 
     async def accept(
         self, request: JobRequest, *, patience_s: float, source: tuple[F32, int] | None = None
@@ -76,35 +53,19 @@ class Desk:
         Raises CosydError: `queue_full(retry_after)`, `storage_full`, `storage_busy`, `shutting_down`.
         """
         services = self._services
-        config = services.config
-        if request.mode == "convert" and source is None:
-            raise CosydError("bad_audio", reason="empty")
-        voice = find_voice(request.voice, services.voices, config.web.default_voice)
-        lane = choose_lane(
-            request, interactive_chars=config.limits.interactive_chars, text_chars=config.limits.text_chars
-        )
+        voice = find_voice(request.voice, services.voices, services.config.web.default_voice)
 
         def insert(conn: sqlite3.Connection) -> Accepted:
-            now, job_id = services.clock.wall(), new_job_id()
-
-            def submit() -> str:
-                return queue.submit(
-                    conn,
-                    request,
-                    engine=voice.engine,
-                    lane=lane,
-                    now=now,
-                    config=config,
-                    patience_s=patience_s,
-                    job_id=job_id,
-                    estimate_s=None if source is None else len(source[0]) / source[1] / request.speed,
-                )
-
-            if source is None:
-                submit()
-            else:
-                with_source(services.paths.job_dir(utc_text(now), job_id), *source, submit)
-            return Accepted(job_id, utc_text(now), voice.engine, voice.id)
+            return accept(
+                conn,
+                request,
+                voice.engine,
+                paths=services.paths,
+                config=services.config,
+                now=services.clock.wall(),
+                patience_s=patience_s,
+                source=source,
+            )
 
         accepted = await services.write(insert)
         services.tell("job_queued", engine=voice.engine)
@@ -193,22 +154,3 @@ class Desk:
                 await self.cancel(job_id)
             except CosydError:
                 pass  # the job's own deadline ends it
-
-
-def _error_of(code: str | None, params: str | None) -> CosydError | None:
-    if not code:
-        return None
-    found = {k: v for k, v in params_of(params).items() if k != "retry_after_s"}
-    return CosydError(code if code in CODES else "internal", **found)
-
-
-def job_progress(conn: sqlite3.Connection, job_id: str) -> JobProgress:
-    """What a follower asks the database."""
-    row = conn.execute(
-        "SELECT state, error_code, error, (SELECT count(*) FROM segments WHERE job_id = jobs.id) AS total"
-        " FROM jobs WHERE id = ?",
-        (job_id,),
-    ).fetchone()
-    if row is None:
-        return JobProgress("failed", None, CosydError("not_found"))
-    return JobProgress(row["state"], row["total"] or None, _error_of(row["error_code"], row["error"]))

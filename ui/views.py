@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline import queue
+from pipeline.acceptance import params_of
 from pipeline.clock import wall_seconds
 from pipeline.codes import CODES, CosydError
 from pipeline.jobs import JobState
@@ -61,15 +61,6 @@ def job_view(conn: sqlite3.Connection, job_id: str, language: Language) -> dict[
 def _took(created_at: str, finished_at: str | None) -> float | None:
     """Seconds from accepting to the end; None while it is not over."""
     return None if finished_at is None else max(0.0, wall_seconds(finished_at) - wall_seconds(created_at))
-
-
-def params_of(text: str | None) -> dict[str, Any]:
-    """A params column; {} when it is empty or no object."""
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def error_view(code: str | None, params: str | None, language: Language) -> dict[str, Any] | None:

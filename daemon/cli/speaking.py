@@ -5,7 +5,6 @@ Works against the running cosyd; where none runs, `pipeline.alone` works the que
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import sys
 import time
@@ -23,28 +22,17 @@ from daemon.cli.layers import current_config, resolve_all
 from daemon.cli.player import PlayerSink
 from daemon.cli.voices import all_voices
 from pipeline import queue
+from pipeline.acceptance import accept, check_request, job_progress
 from pipeline.audio.encode import StreamEncoder, check_format, encode_file, open_encoder
-from pipeline.audio.follow import SLOW_POLL_S, JobFollower, JobProgress
-from pipeline.clock import utc_text
-from pipeline.codes import CODES, CosydError
-from pipeline.jobs import (
-    FINAL_STATES,
-    SAMPLE_RATE,
-    JobRequest,
-    JobState,
-    choose_lane,
-    new_job_id,
-    parse_request,
-)
-from pipeline.model_files import model_ready, require_model
+from pipeline.audio.follow import SLOW_POLL_S, JobFollower
+from pipeline.codes import CosydError
+from pipeline.jobs import FINAL_STATES, SAMPLE_RATE, JobRequest, JobState
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
 from pipeline.store.ensure import ensure_schema
-from pipeline.voices.catalogue import Voice, find_voice
-from pipeline.voices.choose import fit_mode
+from pipeline.voices.catalogue import Voice
 from pipeline.voices.reference import F32
-from pipeline.voices.source import with_source
 
 PROGRESS_EVERY_S = 0.2
 
@@ -115,35 +103,9 @@ class Sinks:
         return click.ClickException(text("player_failed", program=(self._command or ("",))[0]))
 
 
-def check_request(
-    fields: Mapping[str, Any], voices: list[Voice], config: Config, paths: StatePaths
-) -> tuple[JobRequest, Voice]:
-    """The validated request and its voice. Raises CosydError(unknown_voice, model_missing, ...)."""
-    voice = find_voice(
-        str(fields["voice"]), voices, config.web.default_voice, lambda: model_ready(paths.root)
-    )
-    request = parse_request({**fields, "voice": voice.id}, max_chars=config.limits.long_text_chars)
-    return fit_mode(request, voice, lambda: require_model(paths.root)), voice
-
-
-def job_progress(conn: sqlite3.Connection, job_id: str) -> JobProgress:
-    """What the follower asks the database. A lock that is not given in time means: no news."""
-    row = conn.execute(
-        "SELECT state, error_code, error, (SELECT count(*) FROM segments WHERE job_id=jobs.id) AS total"
-        " FROM jobs WHERE id=?",
-        (job_id,),
-    ).fetchone()
-    if row is None:
-        return JobProgress("failed", None, CosydError("not_found"))
-    error = None
-    if row["error_code"]:
-        try:
-            params = json.loads(row["error"] or "{}")
-        except ValueError:
-            params = {}
-        params = {str(k): v for k, v in params.items()} if isinstance(params, dict) else {}
-        error = CosydError(row["error_code"] if row["error_code"] in CODES else "internal", **params)
-    return JobProgress(row["state"], row["total"] or None, error)
+def _checked(paths: StatePaths, config: Config, fields: Mapping[str, Any]) -> tuple[JobRequest, Voice]:
+    voices = all_voices(paths, config)
+    return check_request(fields, voices, config, paths.root, max_chars=config.limits.long_text_chars)
 
 
 @contextmanager
@@ -166,8 +128,7 @@ def workshop(paths: StatePaths) -> Iterator[Config]:
 
 def check_fields(paths: StatePaths, fields: Mapping[str, Any]) -> None:
     """Raises the CosydError that `speak` would refuse these fields with."""
-    config = current_config(paths)
-    check_request(fields, all_voices(paths, config), config, paths)
+    _checked(paths, current_config(paths), fields)
 
 
 def speak(
@@ -186,7 +147,7 @@ def speak(
     check_format(str(fields["format"]))
     check_fields(paths, fields)  # what is wrong is told before anything starts
     with workshop(paths) as config:
-        request, voice = check_request(fields, all_voices(paths, config), config, paths)
+        request, voice = _checked(paths, config, fields)
         conn = connect(paths.database, "accept")
         try:
             check_schema(conn)
@@ -205,45 +166,30 @@ def _speak(
     progress: bool,
     source: tuple[F32, int] | None,
 ) -> Spoken:
-    lane = choose_lane(
-        request, interactive_chars=config.limits.interactive_chars, text_chars=config.limits.text_chars
+    job = accept(
+        conn,
+        request,
+        voice.engine,
+        paths=paths,
+        config=config,
+        now=time.time(),
+        patience_s=config.patience.batch_s,
+        source=source,
     )
-    now, job_id = time.time(), new_job_id()
-
-    def submit() -> str:
-        return queue.submit(
-            conn,
-            request,
-            engine=voice.engine,
-            lane=lane,
-            now=now,
-            config=config,
-            patience_s=config.patience.batch_s,
-            job_id=job_id,
-            estimate_s=None if source is None else len(source[0]) / source[1] / request.speed,
-        )
-
-    if source is None:
-        submit()
-    else:
-        with_source(paths.job_dir(utc_text(now), job_id), *source, submit)
     try:
-        _tell(paths, "job_queued", engine=voice.engine)
-        job = queue.get_job(conn, job_id)
-        if job is None:
-            raise CosydError("not_found")
-        final = paths.final_audio(job.created_at, job_id)
-        folder = paths.job_dir(job.created_at, job_id)
-        with JobFollower(folder, final, lambda: job_progress(conn, job_id)) as follower:
-            samples = _follow(conn, job_id, follower, sinks, progress)
+        _tell(paths, "job_queued", engine=job.engine)
+        final = paths.final_audio(job.created_at, job.id)
+        folder = paths.job_dir(job.created_at, job.id)
+        with JobFollower(folder, final, lambda: job_progress(conn, job.id)) as follower:
+            samples = _follow(conn, job.id, follower, sinks, progress)
         sinks.finish()
-        _wait_for_end(conn, job_id)
+        _wait_for_end(conn, job.id)
     except BaseException:
         # Ctrl-C, a closed pipe, a full disk: nobody listens any more. Harmless when the job is over.
-        if queue.request_cancel(conn, job_id, time.time()):
-            _tell(paths, "cancel", job=job_id)
+        if queue.request_cancel(conn, job.id, time.time()):
+            _tell(paths, "cancel", job=job.id)
         raise
-    return Spoken(Result(job_id, voice.id, voice.engine, round(samples / SAMPLE_RATE, 3)), final)
+    return Spoken(Result(job.id, voice.id, voice.engine, round(samples / SAMPLE_RATE, 3)), final)
 
 
 def _follow(
