@@ -3,6 +3,7 @@
 - `slow` tests (full counts, soaks) run with `--long`. A test that always runs, only with fewer rounds, takes
   the `rounds` fixture: `rounds(50, 500)`.
 - `root` tests (namespaces, mounts, debootstrap) run as root with `--system`.
+- `alone` tests measure time: no other test runs beside them (pytest-xdist: `./install.sh test`).
 - `browser` tests need Debian's chromium, `gpu` tests an NVIDIA card.
 Every other skip is a decision of the test itself. With `SKIPS_ARE_FAILURES=1` such a skip is a failure: CI
 installs all that the tests need, so a skip there means that something was silently not tested.
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.turns import turn
 
 NOT_ASKED = "not asked for: "
 """Starts the reason of every skip that is an option's business, not a missing part's. Allowed in CI."""
@@ -97,6 +100,16 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not allowed_in_ci(reason):
         report.outcome = "failed"
         report.longrepr = f"skipped where it should have run: {reason}"
+
+
+# Outermost, so that pytest-timeout does not count the time spent waiting for a turn.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Where several processes share the tests, each test takes its turn: see tests/turns.py."""
+    if not hasattr(item.config, "workerinput") or item.config.cache is None:
+        return (yield)  # type: ignore[return-value]
+    with turn(item.config.cache.mkdir("turns"), alone=item.get_closest_marker("alone") is not None):
+        return (yield)  # type: ignore[return-value]
 
 
 @pytest.hookimpl(wrapper=True)
