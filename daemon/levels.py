@@ -39,6 +39,11 @@ class LevelState:
     known: bool = False
 
 
+def brink_bytes(guard: RamGuard | VramGuard, total_bytes: int) -> int:
+    """Half of what CRITICAL begins at: below it nothing is left to wait with."""
+    return guard.critical_enter.bytes_of(total_bytes) // 2
+
+
 def step_level(
     state: LevelState,
     free_bytes: int | None,

@@ -3,17 +3,20 @@
     TRIM (all) -> UNLOAD an idle worker -> RECYCLE_WEB -> DRAIN a busy worker -> KILL the larger of both
 
 `step(state, sample, now, config)` gives the next state and a list of what to do; `daemon.guard` does it and
-feeds back what came of it in the next sample. One action is in flight; a higher rung may replace a lower one,
-never the reverse; each has a settle time, after which it is judged. At LOW each rung is tried once, then the
-ladder rests (a restart loop frees nothing twice). KILL is for CRITICAL only. A fall straight to CRITICAL does
-not start at TRIM. Pressure that is not ours is named, not acted on. Unknown is never acted on.
+feeds back what came of it in the next sample. One action is in flight, and each has a settle time, after
+which it is judged. A higher rung replaces a lower one, never the reverse, when things got worse since that
+began: CRITICAL was entered, or the brink was (half of the free memory at which CRITICAL begins), where
+nothing is left to wait with. Above the brink a piece being spoken has its ten seconds. At LOW each rung is
+tried once, then the ladder rests (a restart loop frees nothing twice). KILL is for CRITICAL only. A fall
+straight to CRITICAL does not start at TRIM. Pressure that is not ours is named, not acted on. Unknown is
+never acted on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from daemon.levels import Level, LevelState, step_level
+from daemon.levels import Level, LevelState, brink_bytes, step_level
 from daemon.rungs import (
     Act,
     Foreign,
@@ -54,7 +57,7 @@ FOREIGN_EXIT = 1.25
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """The action under way. `settle_until` None: its targets are still there, `overdue_at` bounds the
-    wait."""
+    wait. `critical`: it began at CRITICAL."""
 
     act: Act
     before_free: int | None
@@ -62,6 +65,7 @@ class InFlight:
     started_at: float
     settle_until: float | None
     overdue_at: float
+    critical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,11 @@ def step(state: PolicyState, sample: Sample, now: float, config: Config) -> tupl
         return state, out
     act = _choose(state, sample, resource)
     flying = state.in_flight
-    if flying is not None and (act is None or act.rung <= flying.act.rung or not _may_replace(state, flying)):
+    if flying is not None and (
+        act is None
+        or act.rung <= flying.act.rung
+        or not _may_replace(state, flying, resource, sample, config)
+    ):
         return state, out
     if act is None:
         # Every rung was tried: look again after a rest. At CRITICAL the next chance is a changed sample.
@@ -206,9 +214,22 @@ def _worst(state: PolicyState, sample: Sample) -> Resource | None:
     return found
 
 
-def _may_replace(state: PolicyState, flying: InFlight) -> bool:
-    """A higher rung may cut a lower one short at CRITICAL only; at LOW there is time to see."""
-    return state.of(flying.act.resource).level is Level.CRITICAL or state.level is Level.CRITICAL
+def _may_replace(
+    state: PolicyState, flying: InFlight, resource: Resource, sample: Sample, config: Config
+) -> bool:
+    """A higher rung may cut a lower one short when it became worse since that began. Else there is time to
+    see what comes of it: a piece that is finished need not be spoken again."""
+    if state.of(resource).level is not Level.CRITICAL:
+        return False
+    return not flying.critical or resource != flying.act.resource or _at_the_brink(sample, resource, config)
+
+
+def _at_the_brink(sample: Sample, resource: Resource, config: Config) -> bool:
+    reading = sample.ram if resource == "ram" else sample.vram
+    if reading is None:
+        return False
+    guard = config.guard.ram if resource == "ram" else config.guard.vram
+    return (sample.free_bytes(resource) or 0) < brink_bytes(guard, reading.total_bytes)
 
 
 def _choose(state: PolicyState, sample: Sample, resource: Resource) -> Act | None:
@@ -228,9 +249,10 @@ def _choose(state: PolicyState, sample: Sample, resource: Resource) -> Act | Non
 
 def _launch(state: PolicyState, act: Act, sample: Sample, now: float, config: Config) -> PolicyState:
     settle_until = now + settle_s(act.rung, config) if act.rung is Rung.TRIM else None
+    critical = state.of(act.resource).level is Level.CRITICAL
     flying = InFlight(
         act, sample.free_bytes(act.resource), _bytes_of_pids(sample, act), now, settle_until,
-        now + overdue_s(act.rung, act.deadline_s, config),
+        now + overdue_s(act.rung, act.deadline_s, config, critical), critical,
     )  # fmt: skip
     return replace(state, in_flight=flying, tried=state.tried | {act.rung}, rest_until=None)
 

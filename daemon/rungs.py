@@ -13,7 +13,7 @@ from daemon.sample import OwnProcess, Resource, Sample
 from pipeline.profile import Config
 
 DRAIN_CRITICAL_S = 10.0
-"""The longest a piece may still take at CRITICAL."""
+"""The longest a piece may still take at CRITICAL, above the brink."""
 RECYCLE_S = 30.0
 """How long the old web may go on with its streams."""
 GROWN = 1.2
@@ -118,8 +118,9 @@ def settle_s(rung: Rung, config: Config) -> float:
     return seconds.get(rung, settle.drain_s) * config.timeout_factor
 
 
-def overdue_s(rung: Rung, deadline_s: float, config: Config) -> float:
-    """How long a rung may be under way in all."""
+def overdue_s(rung: Rung, deadline_s: float, config: Config, critical: bool) -> float:
+    """How long a rung may be under way in all. At CRITICAL a new page is not waited for longer than a piece
+    of speech."""
     settle = config.guard.settle
     more = {
         Rung.TRIM: settle.trim_s,
@@ -128,4 +129,7 @@ def overdue_s(rung: Rung, deadline_s: float, config: Config) -> float:
         Rung.DRAIN: settle.drain_s,
         Rung.KILL: settle.kill_s,
     }
-    return (deadline_s + more[rung]) * config.timeout_factor
+    seconds = deadline_s + more[rung]
+    if critical and rung is Rung.RECYCLE_WEB:
+        seconds = DRAIN_CRITICAL_S
+    return seconds * config.timeout_factor

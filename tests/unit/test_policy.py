@@ -87,19 +87,56 @@ def test_a_fall_straight_to_critical_does_not_start_at_trim() -> None:
     assert run.rungs == [Rung.UNLOAD]
 
 
-def test_at_critical_a_drain_has_ten_seconds_and_then_the_larger_is_killed() -> None:
+def test_at_critical_a_piece_has_ten_seconds_and_then_the_larger_is_killed() -> None:
     run = Run()
     run.feed(at(CRITICAL, WEB, BUSY), 1)
     act = run.out[-1]
     assert isinstance(act, Act) and (act.rung, act.deadline_s) == (Rung.DRAIN, 10.0)
-    run.feed(at(CRITICAL, WEB, BUSY), 1)
+    run.feed(at(CRITICAL, WEB, BUSY), 10)
+    assert run.rungs == [Rung.DRAIN], "it may still finish what it says"
+    run.feed(at(CRITICAL, WEB, BUSY), 15)
+    kill = next(o for o in run.out if isinstance(o, Act) and o.rung is Rung.KILL)
+    assert kill.targets == ("worker:cosyvoice3",)
+
+
+def test_at_the_brink_a_piece_is_not_waited_for() -> None:
+    """Half of what CRITICAL begins at: what is left then is gone before the piece is."""
+    run = Run()
+    run.feed(at(CRITICAL, WEB, BUSY), 3)
+    assert run.rungs == [Rung.DRAIN]
+    run.feed(at(CRITICAL // 2 - MIB, WEB, BUSY), 1)
     kill = run.out[-1]
     assert isinstance(kill, Act) and (kill.rung, kill.targets) == (Rung.KILL, ("worker:cosyvoice3",))
 
 
+def test_an_idle_engine_that_is_being_unloaded_has_its_settle_time_at_critical() -> None:
+    """Else the page would be ended beside it, for memory that comes back anyway."""
+    run = Run()
+    run.feed(at(CRITICAL, WEB, replace(IDLE, rss_bytes=900 * MIB)), 5)
+    assert run.rungs == [Rung.UNLOAD]
+
+
+def test_what_began_at_low_is_cut_short_at_critical() -> None:
+    run = Run()
+    run.feed(at(LOW, WEB, BUSY), 10)
+    assert run.rungs == [Rung.TRIM, Rung.RECYCLE_WEB]
+    run.feed(at(CRITICAL, WEB, BUSY), 1)
+    assert run.rungs[-1] is Rung.DRAIN
+
+
+def test_at_critical_a_new_page_is_not_waited_for_longer_than_a_piece() -> None:
+    big = 16 * GIB
+    sample = Sample(RamReading(500 * MIB, big), None, (replace(WEB, rss_bytes=8 * GIB), BUSY))
+    run = Run()
+    run.feed(sample, 1)
+    assert run.rungs == [Rung.RECYCLE_WEB]
+    run.feed(sample, 11)
+    assert run.rungs == [Rung.RECYCLE_WEB, Rung.DRAIN]
+
+
 def test_a_lower_rung_never_replaces_a_higher_one() -> None:
     run = Run()
-    run.feed(at(CRITICAL, WEB, BUSY), 2)
+    run.feed(at(CRITICAL // 2 - MIB, WEB, BUSY), 2)
     assert run.rungs[-1] is Rung.KILL
     run.feed(at(LOW, WEB, IDLE), 2)
     assert run.rungs[-1] is Rung.KILL
@@ -160,7 +197,7 @@ def test_no_second_web_is_started_where_it_would_not_fit() -> None:
 
 def test_look_again_before_a_kill() -> None:
     run = Run()
-    run.feed(at(CRITICAL, WEB, BUSY), 2)
+    run.feed(at(CRITICAL // 2 - MIB, WEB, BUSY), 2)
     kill = run.out[-1]
     assert isinstance(kill, Act) and kill.rung is Rung.KILL
     assert policy.still_needed(run.state, kill, at(CRITICAL, WEB, BUSY), run.now, CONFIG)

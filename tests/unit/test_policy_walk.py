@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from daemon import decide, policy, renewal
 from daemon.decide import Mind
-from daemon.levels import Level
+from daemon.levels import Level, brink_bytes
 from daemon.policy import Act, PolicyState, Rung
 from daemon.renewal import Renew, Soothe
 from daemon.sample import OwnProcess, RamReading, Sample, VramReading
@@ -140,7 +140,13 @@ def check_act(before: PolicyState, state: PolicyState, act: Act, sample: Sample,
         ended = now >= (flying.settle_until if flying.settle_until is not None else flying.overdue_at)
         assert ended or act.rung > flying.act.rung, "two actions in flight"
         if not ended:
-            assert state.level is Level.CRITICAL, "at LOW there is time to see what came of it"
+            levels, reading = state.of(act.resource), sample.ram if act.resource == "ram" else sample.vram
+            guard = CONFIG.guard.ram if act.resource == "ram" else CONFIG.guard.vram
+            assert levels.level is Level.CRITICAL, "at LOW there is time to see what came of it"
+            assert reading is not None
+            brink = (sample.free_bytes(act.resource) or 0) < brink_bytes(guard, reading.total_bytes)
+            same = flying.critical and flying.act.resource == act.resource
+            assert brink or not same, "at CRITICAL a piece has its time until the brink"
 
 
 def check_renewal(before: Mind, mind: Mind, wish: Renew | Soothe, sample: Sample, now: float) -> None:
