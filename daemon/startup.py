@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from daemon import interrupt
 from daemon.configuration import (
     Options,
     load,
@@ -161,6 +162,7 @@ def main(
     os.umask(0o077)
     set_up_log()
     try:
+        interrupt.raise_again()
         options = parse_options(sys.argv[1:] if argv is None else argv)
         instance = secrets.token_hex(8)
         # First of all, while there is no thread and hardly any memory to share. Held open to the very end.
@@ -187,4 +189,4 @@ def main(
         Notifier().failed(f"cosyd cannot start in {folder}: {error}")
         return 75
     except KeyboardInterrupt:
-        return 130
+        return interrupt.EXIT_INTERRUPTED

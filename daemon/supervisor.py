@@ -8,6 +8,11 @@ budget.
 
 from __future__ import annotations
 
+from daemon import interrupt
+
+if __name__ == "__main__":
+    interrupt.end_quietly()
+
 import logging
 import os
 import signal

@@ -15,13 +15,12 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from daemon.cli.complaints import complaint, no_command
+from daemon.interrupt import EXIT_INTERRUPTED
 from pipeline.codes import EX_SOFTWARE, CosydError
 from pipeline.messages import Language, catalogue, error_text, render, terminal_language
 from pipeline.paths import StatePaths, default_state_root
 
 PACKAGED_ROOT, PACKAGED_RUN = Path("/var/lib/cosyd"), Path("/run/cosyd")
-EXIT_INTERRUPTED = 130
-"""As a shell reports a program that Ctrl-C ended."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

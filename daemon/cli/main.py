@@ -1,4 +1,4 @@
-"""The `cosyd` command: its groups and where each command lives. Console script: `daemon.cli.main:main`."""
+"""The `cosyd` command: its groups and where each command lives. Started by `daemon.cli.entry`."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from daemon import interrupt
 from daemon.cli.control import status
 from daemon.cli.frame import Command, Option, state_option, text, usage
 from daemon.cli.layers import resolve_all
@@ -74,7 +75,9 @@ def run(
     if (found := status(paths)) is not None:
         raise CosydError("config_error", reason="running", state=str(paths.root), pid=found.get("pid", "?"))
     sys.stdout.flush()
+    interrupt.hold()
     try:
         os.execv(command[0], command)
     except OSError as error:
+        interrupt.release()
         raise click.ClickException(text("exec_failed", program=command[0], reason=error.strerror)) from None

@@ -112,7 +112,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 
 def command(*args: str) -> list[str]:
-    return [sys.executable, "-W", "error", "-m", "daemon.cli.main", *args]
+    return [sys.executable, "-W", "error", "-m", "daemon.cli.entry", *args]
 
 
 def environ(**more: str) -> dict[str, str]:
