@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncGenerator, Callable
 
-from pipeline.audio.encode import open_encoder
+from pipeline.audio.encode import StreamEncoder, open_encoder
 from pipeline.child import clean_up
 from ui.services import Services
 
@@ -14,11 +14,16 @@ INLINE_FORMATS = frozenset({"pcm", "wav"})
 
 
 async def encoded(
-    services: Services, pcm: AsyncGenerator[bytes, None], format: str
+    services: Services, pcm: AsyncGenerator[bytes, None], format: str, tag: str
 ) -> AsyncGenerator[bytes, None]:
-    """`pcm` (s16le pieces) in `format`, none of the pieces empty. Raises what `pcm` raises, after closing."""
+    """`pcm` (s16le pieces) in `format`, none of the pieces empty; `tag` as in `pipeline.audio.tags`. Raises
+    what `pcm` raises, after closing."""
     inline = format in INLINE_FORMATS
-    encoder = open_encoder(format) if inline else await services.in_audio_thread(lambda: open_encoder(format))
+
+    def begin() -> StreamEncoder:
+        return open_encoder(format, tag=tag)
+
+    encoder = begin() if inline else await services.in_audio_thread(begin)
     try:
         async for piece in pcm:
             out = encoder.encode(piece) if inline else await _step(services, encoder.encode, piece)
@@ -41,6 +46,11 @@ async def _step(services: Services, encode: Callable[[bytes], bytes], piece: byt
 
 def with_exact_sizes(wav: bytes) -> bytes:
     """A streamed wav, whole, with its two unknown sizes filled in; strict readers want them"""
-    if wav[:4] != b"RIFF" or wav[36:40] != b"data":
-        return wav
-    return wav[:4] + struct.pack("<I", len(wav) - 8) + wav[8:40] + struct.pack("<I", len(wav) - 44) + wav[44:]
+    at = 12  # behind RIFF, size, WAVE; then chunks: fmt, what it says of itself, data
+    while wav[:4] == b"RIFF" and at + 8 <= len(wav):
+        name, size = wav[at : at + 4], struct.unpack("<I", wav[at + 4 : at + 8])[0]
+        if name == b"data":
+            sizes = struct.pack("<I", len(wav) - 8), struct.pack("<I", len(wav) - at - 8)
+            return wav[:4] + sizes[0] + wav[8 : at + 4] + sizes[1] + wav[at + 8 :]
+        at += 8 + size + size % 2
+    return wav

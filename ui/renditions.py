@@ -36,7 +36,7 @@ class Renditions:
         """The recording `final` (flac) in `format`. Raises CosydError(not_found | storage_full)."""
         if not final.exists():
             raise CosydError("not_found")
-        if format == "flac":
+        if format == "flac" and not self._services.tag(job_id):
             yield final
             return
         path = self.folder / f"{job_id}{EXTENSIONS[format]}"
@@ -44,20 +44,20 @@ class Renditions:
         try:
             async with self._locks.setdefault(path, asyncio.Lock()):
                 if not path.exists():
-                    await self._make(final, format, path)
+                    await self._make(final, format, path, self._services.tag(job_id))
             yield path
         finally:
             self._used[path] -= 1
             self._last[path] = self._services.clock.monotonic()
             self._services.later(self._remove_later(path))
 
-    async def _make(self, final: Path, format: str, path: Path) -> None:
+    async def _make(self, final: Path, format: str, path: Path, tag: str) -> None:
         # A wav or pcm is at most 2.5 times its flac in practice; counting 4 keeps the bound a bound.
         self._make_room(final.stat().st_size * (4 if format in ("wav", "pcm") else 1))
 
         def encode() -> None:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            encode_file(final, format, path)
+            encode_file(final, format, path, tag)
 
         await self._services.in_audio_thread(encode)
 

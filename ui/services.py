@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pipeline.access import ApiKey, check_api_key, check_session, hash_token, touch_api_key
+from pipeline.audio.tags import ai_tag
 from pipeline.clock import Clock, SystemClock
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
@@ -81,6 +82,10 @@ class Services:
         folder = scratch_of(self.paths.tmp, os.getpid())
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
+
+    def tag(self, job_id: str) -> str:
+        """What a file of this recording says of itself; "" where that is switched off."""
+        return ai_tag(job_id) if self.config.outputs.ai_tag else ""
 
     # -- database -----------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from pipeline import queue
 from pipeline.acceptance import accept, check_request, job_progress
 from pipeline.audio.encode import StreamEncoder, check_format, encode_file, open_encoder
 from pipeline.audio.follow import SLOW_POLL_S, JobFollower
+from pipeline.audio.tags import ai_tag
 from pipeline.codes import CosydError
 from pipeline.jobs import FINAL_STATES, SAMPLE_RATE, JobRequest, JobState
 from pipeline.paths import StatePaths
@@ -49,27 +50,28 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A finished job and where its FLAC lies."""
+    """A finished job, where its FLAC lies, and what files of it say of themselves."""
 
     result: Result
     final: Path
+    tag: str
 
     def write_file(self, format: str, output: Path) -> None:
         """Encode with exact sizes in the header. Raises CosydError(storage_full | internal)."""
-        encode_file(self.final, format, output)
+        encode_file(self.final, format, output, self.tag)
 
 
 class Sinks:
     """Where samples go while they are made: stdout in `format`, a player, both or neither."""
 
     def __init__(self, format: str | None, player: tuple[str, ...] | None) -> None:
+        self.tag = ""
+        """What the stream says of itself; set before the first sample."""
         self._format, self._command = format, player
         self._encoder: StreamEncoder | None = None
         self._player: PlayerSink | None = None
 
     def __enter__(self) -> Sinks:
-        if self._format is not None:
-            self._encoder = open_encoder(self._format)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -80,7 +82,8 @@ class Sinks:
 
     def write(self, pcm: bytes) -> None:
         """Raises BrokenPipeError when the reader of stdout went away, ClickException when the player did."""
-        if self._encoder is not None:
+        if self._format is not None:
+            self._encoder = self._encoder or open_encoder(self._format, tag=self.tag)
             sys.stdout.buffer.write(self._encoder.encode(pcm))
             sys.stdout.buffer.flush()
         if self._command is not None:
@@ -176,6 +179,7 @@ def _speak(
         patience_s=config.patience.batch_s,
         source=source,
     )
+    sinks.tag = ai_tag(job.id) if config.outputs.ai_tag else ""
     try:
         _tell(paths, "job_queued", engine=job.engine)
         final = paths.final_audio(job.created_at, job.id)
@@ -189,7 +193,7 @@ def _speak(
         if queue.request_cancel(conn, job.id, time.time()):
             _tell(paths, "cancel", job=job.id)
         raise
-    return Spoken(Result(job.id, voice.id, voice.engine, round(samples / SAMPLE_RATE, 3)), final)
+    return Spoken(Result(job.id, voice.id, voice.engine, round(samples / SAMPLE_RATE, 3)), final, sinks.tag)
 
 
 def _follow(

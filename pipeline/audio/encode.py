@@ -14,7 +14,7 @@ import selectors
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from typing import IO, Any, Protocol
 import numpy as np
 
 from pipeline.audio.files import disk_errors, sndfile_error
+from pipeline.audio.tags import SOFTWARE, copy_flac, id3, riff_info
 from pipeline.codes import CosydError
 from pipeline.jobs import FORMATS, SAMPLE_RATE
 
@@ -85,22 +86,24 @@ def check_format(format: str) -> None:
         )
 
 
-def open_encoder(format: str, rate: int = SAMPLE_RATE) -> StreamEncoder:
-    """An encoder for a mono stream of unknown length. Raises CosydError(unknown_format)."""
+def open_encoder(format: str, rate: int = SAMPLE_RATE, tag: str = "") -> StreamEncoder:
+    """An encoder for a mono stream of unknown length; `tag` is what it says of itself (`audio.tags`). Raises
+    CosydError(unknown_format)."""
     check_format(format)
     if format == "pcm":
         return _Raw(b"")
     if format == "wav":
-        return _Raw(_wav_header(rate))
+        return _Raw(_wav_header(rate, tag))
     if format == "aac":
-        return _Ffmpeg(rate)
+        return _Led(id3(tag), _Ffmpeg(rate))
     if format == "mp3":
-        return _Lame(rate)
-    return _Sndfile(format, rate)
+        return _Led(id3(tag), _Lame(rate))
+    return _Sndfile(format, rate, tag)
 
 
-def encode_file(source: Path, format: str, out: Path) -> None:
-    """Make `out` from a finished FLAC, with exact sizes in its header; written beside, then renamed.
+def encode_file(source: Path, format: str, out: Path, tag: str = "") -> None:
+    """Make `out` from a finished FLAC, with exact sizes in its header; written beside, then renamed. aac in a
+    file named .m4a or .mp4 gets that container.
 
     Raises CosydError(unknown_format | storage_full | internal).
     """
@@ -111,9 +114,9 @@ def encode_file(source: Path, format: str, out: Path) -> None:
     try:
         with disk_errors():
             if format == "flac":
-                shutil.copyfile(source, part)
+                copy_flac(source, part, tag)
             elif format == "aac":
-                _ffmpeg_file(source, part)
+                _ffmpeg_file(source, part, tag, m4a=out.suffix.lower() in (".m4a", ".mp4"))
             elif format == "pcm":
                 with part.open("wb") as raw:
                     for block in _blocks(source):
@@ -121,11 +124,13 @@ def encode_file(source: Path, format: str, out: Path) -> None:
             elif format == "mp3":
                 lame = _Lame(SAMPLE_RATE)
                 with part.open("wb") as raw:
+                    raw.write(id3(tag))
                     for block in _blocks(source):
                         raw.write(lame.encode(block.astype("<i2", copy=False).tobytes()))
                     raw.write(lame.finish())
             else:
                 with soundfile.SoundFile(part, "w", SAMPLE_RATE, 1, **_SNDFILE[format]) as encoded:
+                    _set_comment(encoded, tag)
                     for block in _blocks(source):
                         encoded.write(block)
             os.rename(part, out)
@@ -143,12 +148,19 @@ def _blocks(source: Path) -> Iterator[np.ndarray[Any, np.dtype[np.int16]]]:
             yield block
 
 
-def _wav_header(rate: int) -> bytes:
+def _set_comment(file: Any, tag: str) -> None:
+    """Before the first sample, since the header goes out with it."""
+    if tag:
+        file.comment, file.software = tag, SOFTWARE
+
+
+def _wav_header(rate: int, tag: str) -> bytes:
     """RIFF header of a stream: both sizes say "unknown" by being as large as they can."""
     fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, rate * 2, 2, 16)
     return (
         struct.pack("<4sI4s", b"RIFF", _UNKNOWN_SIZE, b"WAVE")
         + fmt
+        + riff_info(tag)
         + struct.pack("<4sI", b"data", _UNKNOWN_SIZE)
     )
 
@@ -168,6 +180,30 @@ class _Raw:
 
     def close(self) -> None:
         pass
+
+
+@dataclass
+class _Led:
+    """What `encoder` makes, with `lead` before its first bytes: not earlier, so that a header alone is never
+    taken for the beginning of the sound."""
+
+    lead: bytes
+    encoder: StreamEncoder
+
+    def _led(self, data: bytes) -> bytes:
+        if not data:
+            return data
+        out, self.lead = self.lead + data, b""
+        return out
+
+    def encode(self, pcm: bytes) -> bytes:
+        return self._led(self.encoder.encode(pcm))
+
+    def finish(self) -> bytes:
+        return self._led(self.encoder.finish())
+
+    def close(self) -> None:
+        self.encoder.close()
 
 
 class _Sink:
@@ -230,11 +266,12 @@ class _Lame:
 class _Sndfile:
     """flac and opus by libsndfile."""
 
-    def __init__(self, format: str, rate: int) -> None:
+    def __init__(self, format: str, rate: int, tag: str) -> None:
         import soundfile
 
         self._sink = _Sink()
         self._file = soundfile.SoundFile(self._sink, "w", rate, 1, **_SNDFILE[format])
+        _set_comment(self._file, tag)
         if format == "opus":
             latency_ms = soundfile._ffi.new("double*", 100.0)
             soundfile._snd.sf_command(self._file._file, _SET_OGG_PAGE_LATENCY_MS, latency_ms, 8)
@@ -251,14 +288,22 @@ class _Sndfile:
         self._file.close()
 
 
-def _ffmpeg_command(source: list[str], target: str) -> list[str]:
+_ADTS = ("-f", "adts", "-flush_packets", "1")
+
+
+def _ffmpeg_command(source: list[str], target: str, container: Sequence[str] = _ADTS) -> list[str]:
     quiet = ["ffmpeg", "-nostdin", "-hide_banner", "-loglevel", "error", "-y"]
-    coded = ["-vn", "-c:a", "aac", "-b:a", _AAC_BITRATE, "-ac", "1", "-f", "adts", "-flush_packets", "1"]
+    coded = ["-vn", "-c:a", "aac", "-b:a", _AAC_BITRATE, "-ac", "1", *container]
     return [*quiet, *source, *coded, target]
 
 
-def _ffmpeg_file(source: Path, part: Path) -> None:
-    command = _ffmpeg_command(["-i", f"file:{source.absolute()}"], f"file:{part.absolute()}")
+def _ffmpeg_file(source: Path, part: Path, tag: str, *, m4a: bool) -> None:
+    if m4a:
+        named = ["-metadata", f"comment={tag}"] if tag else []
+        container = [*named, "-f", "ipod", "-movflags", "+faststart"]
+    else:
+        container = [*_ADTS, "-write_id3v2", "1", "-metadata", f"comment={tag}"] if tag else list(_ADTS)
+    command = _ffmpeg_command(["-i", f"file:{source.absolute()}"], f"file:{part.absolute()}", container)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode != 0:
         reason = done.stderr.decode("utf-8", "replace").strip()[-200:]

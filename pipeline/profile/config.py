@@ -132,10 +132,12 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Retention of recordings."""
+    """Retention of recordings. `ai_tag`: files that leave say that they are AI-generated, and by which
+    generation."""
 
     max_bytes: int = _bytes(10_000_000_000, runtime=True)
     max_age_s: float = _seconds(math.inf, runtime=True)
+    ai_tag: bool = _key(True, runtime=True)
 
 
 @dataclass(frozen=True, slots=True)

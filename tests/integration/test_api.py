@@ -12,6 +12,7 @@ import subprocess
 import threading
 import wave
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,9 +20,11 @@ import numpy as np
 import openai
 import pytest
 
+from pipeline.audio.tags import ai_tag
 from tests.engines.numbers import decode
 from tests.integration.rig import Rig
 from tests.integration.service import wait_for
+from tests.unit.audiokit import comments
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,7 @@ def job_state(rig: Rig, job_id: str) -> str:
     [
         ("mp3", "audio/mpeg", (b"\xff\xfb", b"\xff\xf3", b"ID3")),
         ("opus", "audio/ogg; codecs=opus", (b"OggS",)),
-        ("aac", "audio/aac", (b"\xff\xf1", b"\xff\xf9")),
+        ("aac", "audio/aac", (b"\xff\xf1", b"\xff\xf9", b"ID3")),
         ("flac", "audio/flac", (b"fLaC",)),
         ("wav", "audio/wav", (b"RIFF",)),
         ("pcm", "audio/pcm", (b"",)),
@@ -97,7 +100,8 @@ def test_a_wav_can_be_read_by_a_strict_reader(rig: Rig) -> None:
     answer = rig.speech("4 5", fmt="wav")
     with wave.open(io.BytesIO(answer.content)) as sound:
         assert sound.getframerate() == 24_000
-        assert sound.getnframes() * 2 == len(answer.content) - 44
+        assert len(sound.readframes(sound.getnframes())) == 2 * sound.getnframes()
+        assert answer.content.index(b"data") + 8 + 2 * sound.getnframes() == len(answer.content)
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
@@ -128,6 +132,24 @@ def test_sound_flows_before_the_text_is_done(rig: Rig) -> None:
         open_gate(rig, "late")
         whole = first + b"".join(pieces)
     assert heard(whole) == [1, 2, 3, 4, 99]
+
+
+def test_what_leaves_says_that_it_is_ai_generated_also_while_it_is_made(rig: Rig, tmp_path: Path) -> None:
+    body = {"input": "1. 2. [gate told] 3.", "voice": "numbers", "response_format": "mp3"}
+    with rig.http.stream("POST", "/v1/audio/speech", json=body) as answer:
+        pieces = answer.iter_raw()
+        first = next(pieces)
+        job = answer.headers["x-cosyd-job"]
+        assert ai_tag(job).encode() in first and job_state(rig, job) == "running"
+        open_gate(rig, "told")
+        assert ai_tag(job).encode() not in b"".join(pieces)
+    for fmt in ("wav", "flac", "mp3", "opus", "aac"):
+        whole = rig.http.get(f"/api/jobs/{job}/audio?format={fmt}&download=1")
+        (tmp_path / fmt).write_bytes(whole.content)
+        assert comments(tmp_path / fmt) == [ai_tag(job)]
+        spoken = rig.speech("4", fmt=fmt)
+        (tmp_path / fmt).write_bytes(spoken.content)
+        assert comments(tmp_path / fmt) == [ai_tag(spoken.headers["x-cosyd-job"])]
 
 
 def test_server_sent_events_carry_the_same_sound(rig: Rig) -> None:

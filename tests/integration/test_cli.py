@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import pytest
 import soundfile
 
 from daemon.configuration import write_effective
+from pipeline.audio.tags import ai_tag
 from pipeline.jobs import JobState
 from pipeline.paths import StatePaths
 from pipeline.profile import Layer, resolve
@@ -32,6 +34,7 @@ from pipeline.queue import get_job
 from pipeline.rpc import Link
 from pipeline.runner import Runner
 from tests.engines.scripted import ScriptedEngine, heard_numbers
+from tests.unit.audiokit import comments
 from tests.unit.storekit import new_state, opened
 
 WAIT_S = 60.0
@@ -163,6 +166,21 @@ def test_say_to_a_file_has_the_format_of_its_ending_and_exact_sizes(
         ).fetchone()
     assert tuple(row) == ("done", "cli", TEXT)
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_say_writes_is_tagged_as_ai_generated_unless_that_is_off(
+    service: Service, tmp_path: Path
+) -> None:
+    said = ("say", "Number 3.", "--voice", "scripted")
+    piped, out = tmp_path / "piped.wav", tmp_path / "out.mp3"
+    piped.write_bytes(cosyd(*said).stdout)
+    told = json.loads(cosyd(*said, "-o", str(out), "--json").stdout)
+    assert comments(out) == [ai_tag(told["id"])]
+    assert len(comments(piped)) == 1 and comments(piped)[0].startswith("AI-generated")
+    off = replace(service.config, outputs=replace(service.config.outputs, ai_tag=False))
+    write_effective(service.paths, off)
+    assert cosyd(*said, "-o", str(out)).returncode == 0
+    assert comments(out) == []
 
 
 def test_what_was_said_is_in_the_history(service: Service, tmp_path: Path) -> None:

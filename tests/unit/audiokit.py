@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import threading
 from pathlib import Path
 
@@ -24,3 +26,11 @@ def write_segment(job_dir: Path, idx: int, samples: np.ndarray) -> None:
     with SegmentWriter(job_dir, idx) as writer:
         writer.append_int16(samples)
         writer.finish()
+
+
+def comments(path: Path) -> list[str]:
+    """Every comment that ffprobe finds in a file, of the container or of its stream."""
+    command = ["ffprobe", "-v", "error", "-of", "json", "-show_entries", "format_tags:stream_tags", str(path)]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    tags = [found["format"].get("tags", {}), *(stream.get("tags", {}) for stream in found["streams"])]
+    return [value for tag in tags for name, value in tag.items() if name.lower() == "comment"]

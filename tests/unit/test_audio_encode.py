@@ -22,8 +22,10 @@ from pipeline.audio.encode import (
     missing_program,
     open_encoder,
 )
+from pipeline.audio.tags import ai_tag, copy_flac, flac_bytes
 from pipeline.codes import CosydError
 from pipeline.jobs import FORMATS
+from tests.unit.audiokit import comments
 
 RATE = 24_000
 needs_ffmpeg = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs ffmpeg")
@@ -118,7 +120,7 @@ def test_the_first_bytes_come_early_and_silence_does_not_stall_the_stream(format
 def _wait_for(encoder: object) -> bytes:
     import select
 
-    pipe = encoder._child.stdout  # type: ignore[attr-defined]
+    pipe = encoder.encoder._child.stdout  # type: ignore[attr-defined]
     select.select([pipe], [], [], 0.25)
     return b""
 
@@ -176,10 +178,54 @@ def test_aac_without_ffmpeg_says_what_is_missing(monkeypatch: pytest.MonkeyPatch
             check_format(format)
 
 
+TAG = ai_tag("0123456789abcdef")
+
+
+@needs_ffmpeg
+@pytest.mark.parametrize("format", sorted(CODECS))
+@pytest.mark.parametrize("tag", [TAG, ""])
+def test_a_stream_and_a_file_say_that_they_are_ai_generated(format: str, tag: str, tmp_path: Path) -> None:
+    samples = speechlike(3)
+    source, whole = tmp_path / "source.flac", tmp_path / f"whole{EXTENSIONS[format]}"
+    soundfile.write(source, samples, RATE, "PCM_16")
+    encode_file(source, format, whole, tag)
+    encoder = open_encoder(format, tag=tag)
+    live = tmp_path / f"live{EXTENSIONS[format]}"
+    live.write_bytes(encoder.encode(samples.tobytes()) + encoder.finish())
+    for path in (whole, live):
+        assert comments(path) == ([tag] if tag else [])
+        assert len(decoded(path, format)) == pytest.approx(len(samples), rel=0.05)
+        if format in ("wav", "flac"):
+            assert np.array_equal(decoded(path, format), samples)
+
+
+@needs_ffmpeg
+def test_an_m4a_is_one_and_says_it_too(tmp_path: Path) -> None:
+    source, out = tmp_path / "source.flac", tmp_path / "out.m4a"
+    soundfile.write(source, speechlike(2), RATE, "PCM_16")
+    encode_file(source, "aac", out, TAG)
+    assert comments(out) == [TAG]
+    assert out.read_bytes()[4:8] == b"ftyp" and float(probe(out)["duration"]) == pytest.approx(2, abs=0.2)
+
+
+def test_a_tagged_flac_keeps_its_sound_and_any_other_blocks(tmp_path: Path) -> None:
+    source, once, twice = (tmp_path / f"{name}.flac" for name in ("a", "b", "c"))
+    soundfile.write(source, speechlike(1), RATE, "PCM_16")
+    copy_flac(source, once, "one")
+    copy_flac(once, twice, TAG)
+    assert soundfile.SoundFile(twice).comment == TAG
+    assert flac_bytes(once, TAG) == twice.read_bytes() and flac_bytes(source, "") == source.read_bytes()
+    assert np.array_equal(soundfile.read(twice, dtype="int16")[0], speechlike(1))
+    for broken in (b"", b"RIFF", b"fLaC", b"fLaC\x00\x00"):
+        source.write_bytes(broken)
+        with pytest.raises(ValueError, match="FLAC"):
+            flac_bytes(source, TAG)
+
+
 @needs_ffmpeg
 def test_a_listener_who_leaves_ends_the_child() -> None:
     encoder = open_encoder("aac")
-    child = encoder._child  # type: ignore[attr-defined]
+    child = encoder.encoder._child  # type: ignore[attr-defined]
     encoder.encode(speechlike(1).tobytes())
     encoder.close()
     encoder.close()
@@ -189,7 +235,7 @@ def test_a_listener_who_leaves_ends_the_child() -> None:
 @needs_ffmpeg
 def test_a_child_that_dies_is_an_error_and_not_a_hang() -> None:
     encoder = open_encoder("aac")
-    child = encoder._child  # type: ignore[attr-defined]
+    child = encoder.encoder._child  # type: ignore[attr-defined]
     child.kill()
     child.wait()
     with pytest.raises(CosydError):

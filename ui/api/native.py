@@ -144,7 +144,7 @@ def native_routes(services: Services, desk: Desk, renditions: Renditions) -> lis
             )
         if request.method == "HEAD":
             return Response(None, media_type=MIME_TYPES[format_], headers=dict(STREAM_HEADERS))
-        body = encoded(services, desk.pcm(job_id, created_at), format_)
+        body = encoded(services, desk.pcm(job_id, created_at), format_, services.tag(job_id))
         return StreamBody(body, MIME_TYPES[format_], {"Accept-Ranges": "none"})
 
     async def events(request: Request) -> Response:

@@ -16,7 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pipeline.acceptance import Accepted, job_progress
 from pipeline.audio.encode import MIME_TYPES, check_format
+from pipeline.audio.tags import flac_bytes
 from pipeline.codes import CosydError
 from pipeline.jobs import JobState
 from pipeline.messages import Language
@@ -33,7 +35,7 @@ from ui.api.speech_request import SpeechRequest, translate
 from ui.client import client_id
 from ui.encoding import encoded, with_exact_sizes
 from ui.errors import error_body, error_response
-from ui.jobs import Accepted, Desk, job_progress
+from ui.jobs import Desk
 from ui.pump import Pump
 from ui.services import Services
 
@@ -75,7 +77,8 @@ class SpeechAnswer(Response):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         pcm = self._desk.pcm(self._job.id, self._job.created_at)
-        async with Pump(encoded(self._services, pcm, self._wanted.format)) as pieces:
+        made = encoded(self._services, pcm, self._wanted.format, self._services.tag(self._job.id))
+        async with Pump(made) as pieces:
             try:
                 head, ended = await self._head(pieces)
             except CosydError as error:
@@ -116,7 +119,8 @@ class SpeechAnswer(Response):
             return with_exact_sizes(whole)
         final = self._services.paths.final_audio(self._job.created_at, self._job.id)
         if self._wanted.format == "flac" and final.exists():
-            return await self._services.in_audio_thread(final.read_bytes)
+            tag = self._services.tag(self._job.id)
+            return await self._services.in_audio_thread(lambda: flac_bytes(final, tag))
         return whole
 
     async def _events(self, head: bytes, pieces: Pump) -> AsyncIterator[bytes]:
