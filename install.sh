@@ -483,7 +483,8 @@ cmd_test() {
     else
         set_up dev
     fi
-    exec .venv/bin/python -m pytest "$@"
+    # Tests of a file share its fixtures; those that measure time take turns (tests/turns.py). -n 0 for one process.
+    exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile "$@"
 }
 
 cmd_install() { die $E_USAGE install_later; }
