@@ -14,6 +14,7 @@ from pipeline.codes import CosydError
 from pipeline.paths import ETC_CONFIG, StatePaths, default_state_root
 from pipeline.profile import PROFILES, Config, Layer, Resolved, resolve, to_json
 from pipeline.profile.load import environment_layer, file_layer, known_keys
+from pipeline.profile.problems import problem, unreadable
 from pipeline.store.db import connect
 
 
@@ -48,7 +49,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str] = os.environ) 
     for item in given.set:
         key, equals, value = item.partition("=")
         if not equals:
-            raise CosydError("config_error", problems=[f"flags: --set {item}: write key=value"])
+            raise CosydError("config_error", problems=[problem(f"--set {item}", "not_pair")])
         values[key.strip()] = value
     named = {"profile": given.profile, "web.host": given.host, "web.port": given.port}
     values |= {key: value for key, value in named.items() if value is not None}
@@ -67,7 +68,7 @@ def load(
         try:
             layers.append(file_layer(str(path), path.read_text("utf-8")))
         except (OSError, UnicodeDecodeError) as error:
-            raise CosydError("config_error", problems=[f"{path}: {error}"]) from None
+            raise CosydError("config_error", problems=[unreadable(str(path), error)]) from None
     layers.append(Layer("settings", settings, runtime_only=True))
     layers.append(environment_layer(environ))
     layers.append(options.flags)

@@ -12,6 +12,7 @@ from typing import Any
 from daemon.connection import Answer, Connection, MethodUnknown
 from daemon.loop import READ, Loop
 from pipeline.codes import CosydError
+from pipeline.profile.problems import problem
 
 TOPICS = frozenset({"state", "events"})
 MAX_CLIENTS = 64
@@ -89,7 +90,5 @@ def _short(path: Path) -> str:
         return text
     relative = os.path.relpath(path)
     if len(os.fsencode(relative)) > 107:
-        raise CosydError(
-            "config_error", problems=[f"{path}: too long for a socket; choose a shorter state folder"]
-        )
+        raise CosydError("config_error", problems=[problem(str(path), "path_long")])
     return relative

@@ -10,8 +10,10 @@ import os
 import socket
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pipeline.codes import CosydError
+from pipeline.profile.problems import problem
 
 BACKLOG = 512
 WYOMING_TRIES = 20
@@ -25,7 +27,8 @@ def listen(host: str, port: int, key: str) -> socket.socket:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError) as error:
-        raise CosydError("config_error", problems=[f"{key}: {host!r} is no address here: {error}"]) from None
+        wrong = problem(key, "no_address", host=host, detail=str(error))
+        raise CosydError("config_error", problems=[wrong]) from None
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,14 +43,15 @@ def listen(host: str, port: int, key: str) -> socket.socket:
     return sock
 
 
-def _why(error: OSError, host: str, port: int, key: str) -> str:
+def _why(error: OSError, host: str, port: int, key: str) -> dict[str, Any]:
     if error.errno == errno.EADDRINUSE:
         holder = find_holder(port)
-        by = f" by {holder[0]} (pid {holder[1]})" if holder else ""
-        return f"{key}: port {port} is in use{by}; end that program, or choose another port"
+        if holder is None:
+            return problem(key, "port_taken", port=port)
+        return problem(key, "port_taken_by", port=port, name=holder[0], pid=holder[1])
     if error.errno == errno.EACCES:
-        return f"{key}: port {port} needs root; choose one above 1023"
-    return f"{key}: {host}:{port}: {error.strerror}"
+        return problem(key, "port_root", port=port)
+    return problem(key, "no_address", host=host, detail=error.strerror)
 
 
 def listen_next_free(host: str, port: int, key: str) -> socket.socket:

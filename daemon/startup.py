@@ -185,8 +185,9 @@ def main(
         return error.info.exit_status
     except (OSError, sqlite3.Error) as error:
         folder = options.state if "options" in locals() else ""
-        log.error("cosyd cannot start in %s: %s", folder, error)
-        Notifier().failed(f"cosyd cannot start in {folder}: {error}")
+        told = render("daemon.cannot_start", terminal_language(), {"folder": folder, "detail": error})
+        log.error("%s", told)
+        Notifier().failed(told)
         return 75
     except KeyboardInterrupt:
         return interrupt.EXIT_INTERRUPTED

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from pipeline.codes import EX_TEMPFAIL, CosydError
 from pipeline.paths import StatePaths, default_state_root
 from pipeline.profile import Config, from_json
+from pipeline.profile.problems import problem, unreadable
 from pipeline.rpc import Handler, Link
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -55,7 +56,7 @@ class ChildContext:
         Raises CosydError(config_error) in a process that was started without a link.
         """
         if self.link_socket is None:
-            raise CosydError("config_error", problems=["COSYD_LINK_FD: this process is started by cosyd run"])
+            raise CosydError("config_error", problems=[problem("COSYD_LINK_FD", "by_cosyd")])
         return Link(self.link_socket, handlers, on_eof or end_group).start()
 
 
@@ -94,8 +95,9 @@ def adopt(environ: MutableMapping[str, str] = os.environ) -> ChildContext:
         if link_fd is not None:
             os.set_inheritable(link_fd, False)  # a leaked copy would hide EOF
             link_socket = socket.socket(fileno=link_fd)
-    except OSError as error:
-        raise CosydError("config_error", problems=[f"COSYD_LINK_FD, COSYD_LISTEN_FDS: {error}"]) from None
+    except OSError:
+        wrong = problem("COSYD_LINK_FD, COSYD_LISTEN_FDS", "by_cosyd")
+        raise CosydError("config_error", problems=[wrong]) from None
     return ChildContext(
         paths=StatePaths.at(default_state_root(environ), environ),
         config=_read_config(environ.get("COSYD_CONFIG", "")),
@@ -111,7 +113,7 @@ def _number(environ: MutableMapping[str, str], name: str) -> int | None:
     if value is None:
         return None
     if not value.isascii() or not value.isdigit():
-        raise CosydError("config_error", problems=[f"{name}: {value!r} is not a number"])
+        raise CosydError("config_error", problems=[problem(name, "not_number", value=repr(value))])
     return int(value)
 
 
@@ -120,8 +122,8 @@ def _read_config(path: str) -> Config:
         return Config()
     try:
         return from_json(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CosydError("config_error", problems=[f"COSYD_CONFIG: {error}"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CosydError("config_error", problems=[unreadable(path, error)]) from None
 
 
 def parse_listen_fds(text: str) -> dict[str, int]:
@@ -130,7 +132,9 @@ def parse_listen_fds(text: str) -> dict[str, int]:
     for item in filter(None, text.split(",")):
         name, _, number = item.partition("=")
         if not name or not number.isascii() or not number.isdigit():
-            raise CosydError("config_error", problems=[f"COSYD_LISTEN_FDS: {item!r} is not name=number"])
+            raise CosydError(
+                "config_error", problems=[problem("COSYD_LISTEN_FDS", "not_pair", value=repr(item))]
+            )
         found[name] = int(number)
     return found
 

@@ -28,6 +28,7 @@ from pipeline.clock import utc_text
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.profile import Config, from_json
+from pipeline.profile.problems import unreadable
 from pipeline.retention import apply_retention
 from pipeline.store.backup import copy_database
 from pipeline.store.db import check_schema, connect, storage_error, write_transaction
@@ -203,8 +204,8 @@ def _config(paths: StatePaths) -> Config:
         )
     except FileNotFoundError:
         return Config()
-    except (OSError, ValueError) as error:
-        raise CosydError("config_error", problems=[f"COSYD_CONFIG: {error}"]) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise CosydError("config_error", problems=[unreadable(named or "effective.json", error)]) from error
 
 
 if __name__ == "__main__":

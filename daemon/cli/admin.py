@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from daemon.cli import explaining, hardware
-from daemon.cli.frame import Group, Option, json_option, note, print_json, state_option, text
+from daemon.cli.frame import Group, Option, json_option, note, print_json, state_option, text, unfit
 from daemon.cli.layers import config_file, read_layer, resolve_all
 from daemon.cli.policy import policy
 from daemon.cli.swap import swap
@@ -17,6 +17,7 @@ from pipeline.paths import StatePaths
 from pipeline.planning.processor import fast_bf16
 from pipeline.profile import PROFILES, Layer, Resolved, to_json
 from pipeline.profile.load import flatten, resolve
+from pipeline.profile.problems import BadValue
 from pipeline.profile.values import parse_size
 
 
@@ -103,8 +104,8 @@ def explain(name: str | None, vram: str | None, paths: StatePaths, as_json: bool
     config = resolve_all(paths, flags=flags).config
     try:
         card = parse_size(vram) if vram else None
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--vram") from None
+    except BadValue as error:
+        raise click.BadParameter(unfit(error), param_hint="--vram") from None
     explained = explaining.explain(config, hardware.probe(), RamReader().read(), card, fast_bf16())
     if as_json:
         print_json(explained.to_params())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -130,10 +130,11 @@ def check_backup(age_s: float | None, *, database: bool, database_age_s: float) 
     )
 
 
-def check_config(problems: list[str]) -> Check:
+def check_config(problems: Sequence[object]) -> Check:
+    """`problems` of `pipeline.profile.problems`; they stay data for `--json`."""
     if not problems:
         return Check("config", "ok", "config_ok")
-    return Check("config", "fail", "config_wrong", {"problems": "; ".join(problems)}, "cure_config")
+    return Check("config", "fail", "config_wrong", {"problems": list(problems)}, "cure_config")
 
 
 def worst(checks: list[Check]) -> Verdict:

@@ -20,7 +20,7 @@ from daemon.cli.layers import current_config, resolve_all
 from daemon.cli.status import can_speak
 from daemon.sockets import find_holder
 from pipeline.codes import CosydError
-from pipeline.messages import render
+from pipeline.messages import problem_text, render
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
@@ -30,11 +30,11 @@ MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 def examine(paths: StatePaths) -> list[Check]:
     """Every check, in the order they are shown. A part that cannot be read is a verdict, not an exception."""
-    problems: list[str] = []
+    problems: list[object] = []
     try:
         config = resolve_all(paths).config
     except CosydError as error:
-        problems = [str(problem) for problem in error.params.get("problems", [error.code])]
+        problems = list(error.params.get("problems", [error.code]))
         config = Config()
     try:
         status = control.status(paths)
@@ -160,7 +160,10 @@ def doctor(paths: StatePaths, as_json: bool) -> None:
     lang = language()
 
     def words(key: str, check: Check) -> str:
-        return render(f"doctor.{key}", lang, check.params) if key else ""
+        params = dict(check.params)
+        if isinstance(problems := params.get("problems"), list):
+            params["problems"] = "; ".join(problem_text(problem, lang) for problem in problems)
+        return render(f"doctor.{key}", lang, params) if key else ""
 
     if as_json:
         print_json(

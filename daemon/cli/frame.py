@@ -19,6 +19,7 @@ from daemon.interrupt import EXIT_INTERRUPTED
 from pipeline.codes import EX_SOFTWARE, CosydError
 from pipeline.messages import Language, catalogue, error_text, render, terminal_language
 from pipeline.paths import StatePaths, default_state_root
+from pipeline.profile.problems import BadValue
 
 PACKAGED_ROOT, PACKAGED_RUN = Path("/var/lib/cosyd"), Path("/run/cosyd")
 
@@ -53,6 +54,11 @@ def report(error: CosydError) -> int:
     if error.retry_after_s is not None:
         note("retry_after", seconds=error.retry_after_s)
     return error.info.exit_status
+
+
+def unfit(error: BadValue) -> str:
+    """What is wrong with a value, in the person's language."""
+    return render(f"config.{error.what}", language(), error.params)
 
 
 def usage(key: str, **params: Any) -> NoReturn:

@@ -15,6 +15,7 @@ from pipeline.codes import CosydError
 from pipeline.paths import ETC_CONFIG, StatePaths
 from pipeline.profile import Config, Layer, Resolved, from_json
 from pipeline.profile.load import file_layer
+from pipeline.profile.problems import unreadable
 from pipeline.store.db import connect
 
 READ_S = 5.0
@@ -30,8 +31,7 @@ def read_layer(path: Path) -> Layer:
     try:
         return file_layer(str(path), path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise CosydError("config_error", problems=[f"{path}: {reason}"]) from None
+        raise CosydError("config_error", problems=[unreadable(str(path), error)]) from None
 
 
 def stored_settings(database: Path) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from daemon.cli.control import control
-from daemon.cli.frame import Group, Option, json_option, language, print_json, state_option
+from daemon.cli.frame import Group, Option, json_option, language, print_json, state_option, unfit
 from daemon.cli.layers import resolve_all
 from daemon.swap import plan as plans
 from daemon.swap.client import ANSWER_S, CHANGE_S, SOCKET, STATUS, ask_now, set_request
@@ -20,6 +20,7 @@ from pipeline.codes import EX_TEMPFAIL
 from pipeline.messages import render
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
+from pipeline.profile.problems import BadValue
 from pipeline.profile.values import parse_size
 
 
@@ -38,8 +39,8 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
         return None
     try:
         return parse_size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--total") from None
+    except BadValue as error:
+        raise click.BadParameter(unfit(error), param_hint="--total") from None
 
 
 total_option = click.option(

@@ -138,8 +138,16 @@ def error_text(code: str, language: Language, params: Mapping[str, Any] | None =
     )
     problems = params.get("problems")
     if isinstance(problems, list | tuple):
-        text = "\n".join([text, *(f"  - {problem}" for problem in problems)])
+        text = "\n".join([text, *(f"  - {problem_text(problem, language)}" for problem in problems)])
     return text
+
+
+def problem_text(problem: object, language: Language) -> str:
+    """One problem of a configuration (`pipeline.profile.problems`): where it is, and what would be right."""
+    if not isinstance(problem, Mapping):
+        return str(problem)
+    said = render(f"config.{problem.get('what')}", language, problem.get("params"))
+    return f"{problem.get('at')}{'：' if language == 'zh' else ': '}{said}"
 
 
 _WORDS = {
@@ -177,6 +185,8 @@ def word(section: str, value: str, language: Language) -> str:
     if section == "state.child" and value != "web":
         return render("state.child.worker", language, {"engine": value.removeprefix("worker:")})
     key = f"{section}.{value.lower()}"
+    if section == "state.reason" and value.endswith("_timeout") and key not in catalogue(language):
+        key = "state.reason.stop_timeout"  # whatever it was asked to end for
     return render(key, language) if key in catalogue(language) else value
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from pipeline.codes import CosydError
 from pipeline.profile.config import Config
+from pipeline.profile.problems import BadValue, not_toml, problem
 from pipeline.profile.values import Threshold
 
 PROFILES = ("cpu", "gpu-4g", "gpu-6g", "gpu-12g")
@@ -92,9 +93,12 @@ def _coerce(field: dataclasses.Field[Any], value: object) -> Any:
     meta = field.metadata
     if meta.get("mapping"):
         if isinstance(value, str):
-            value = dict(item.split("=", 1) for item in value.split(",") if item)
+            pairs = [item.partition("=") for item in value.split(",") if item]
+            if not all(equals for _, equals, _ in pairs):
+                raise BadValue("not_pair")
+            value = {name: text for name, _, text in pairs}
         if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
-            raise ValueError("must be a table of names and texts")
+            raise BadValue("not_table")
         return types.MappingProxyType(dict(value))
     if parse := meta.get("parse"):
         result = parse(value)
@@ -102,49 +106,52 @@ def _coerce(field: dataclasses.Field[Any], value: object) -> Any:
         words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
         result = words.get(str(value).lower())
         if result is None:
-            raise ValueError(f"{value!r} is not true or false")
+            raise BadValue("not_bool", value=repr(value))
     elif isinstance(field.default, int):
         if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-            raise ValueError(f"{value!r} is not a whole number")
+            raise BadValue("not_whole", value=repr(value))
         try:
             result = int(value)  # type: ignore[call-overload]
         except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is not a whole number") from None
+            raise BadValue("not_whole", value=repr(value)) from None
     elif isinstance(field.default, float):
         try:
             result = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
-            raise ValueError(f"{value!r} is not a number") from None
+            raise BadValue("not_number", value=repr(value)) from None
         if math.isnan(result):
-            raise ValueError("must be a number, not NaN")
+            raise BadValue("not_number", value="NaN")
     elif isinstance(field.default, tuple):
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, Iterable):
-            raise ValueError(f"{value!r} is not a list")
+            raise BadValue("not_list", value=repr(value))
         result = tuple(str(item).strip() for item in items if str(item).strip())
     else:
         if not isinstance(value, str):
-            raise ValueError(f"{value!r} is not a text")
+            raise BadValue("not_text", value=repr(value))
         result = value
     low, high, choices = meta.get("low"), meta.get("high"), meta.get("choices")
     if low is not None and result < low:
-        raise ValueError(f"{value!r} is too small; the least is {low:g}")
+        raise BadValue("too_small", value=repr(value), least=f"{low:g}")
     if high is not None and result > high:
-        raise ValueError(f"{value!r} is too large; the most is {high:g}")
+        raise BadValue("too_large", value=repr(value), most=f"{high:g}")
     if choices is not None and result not in choices:
-        raise ValueError(f"{value!r} is none of {', '.join(choices)}")
+        raise BadValue("no_choice", value=repr(value), choices=", ".join(choices))
     return result
 
 
-def _unknown(key: str) -> str:
+def _unknown(place: str, key: str) -> dict[str, Any]:
     near = difflib.get_close_matches(key, known_keys(), n=1)
-    return "unknown key" + (f"; did you mean {near[0]}?" if near else "")
+    if near:
+        return problem(f"{place}: {key}", "unknown_key_near", near=near[0])
+    return problem(f"{place}: {key}", "unknown_key")
 
 
 def profile_layer(name: str) -> Layer:
     """The shipped profile `name` as the lowest layer. Raises CosydError(config_error) if there is none."""
     if name not in PROFILES:
-        raise CosydError("config_error", problems=[f"profile: {name!r} is none of {', '.join(PROFILES)}"])
+        wrong = problem("profile", "no_choice", value=repr(name), choices=", ".join(PROFILES))
+        raise CosydError("config_error", problems=[wrong])
     text = resources.files("pipeline.profile").joinpath(f"{name}.toml").read_text("utf-8")
     return Layer(f"profile {name}", flatten(tomllib.loads(text)))
 
@@ -164,16 +171,16 @@ def file_layer(name: str, text: str) -> Layer:
     try:
         return Layer(name, flatten(tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:
-        raise CosydError("config_error", problems=[f"{name}: {error}"]) from None
+        raise CosydError("config_error", problems=[not_toml(name, error)]) from None
 
 
 def resolve(layers: Iterable[Layer]) -> Resolved:
     """Merge `layers`, the later over the earlier, on top of the profile that they choose.
 
-    Raises CosydError(config_error, problems=[...]) with every problem, each as `layer: key: what`.
+    Raises CosydError(config_error, problems=[...]) with every problem, see `pipeline.profile.problems`.
     """
     upper = list(layers)
-    problems: list[str] = []
+    problems: list[dict[str, Any]] = []
     name = "cpu"
     for layer in upper:
         if isinstance(chosen := layer.values.get("profile"), str):
@@ -189,15 +196,15 @@ def resolve(layers: Iterable[Layer]) -> Resolved:
         for key, raw in layer.values.items():
             field = known_keys().get(key)
             if field is None:
-                problems.append(f"{layer.name}: {key}: {_unknown(key)}")
+                problems.append(_unknown(layer.name, key))
             elif layer.runtime_only and not field.metadata.get("runtime"):
-                problems.append(f"{layer.name}: {key}: cannot be changed while cosyd runs")
+                problems.append(problem(f"{layer.name}: {key}", "not_runtime"))
             else:
                 try:
                     values[key] = _coerce(field, raw)
                     origin[key] = layer.name
-                except ValueError as error:
-                    problems.append(f"{layer.name}: {key}: {error}")
+                except BadValue as error:
+                    problems.append(error.at(f"{layer.name}: {key}"))
     if problems:
         raise CosydError("config_error", problems=problems)
     return Resolved(_build(Config, "", values), origin)
@@ -239,5 +246,5 @@ def from_json(text: str) -> Config:
     except ValueError:
         tree = None
     if not isinstance(tree, dict):
-        raise CosydError("config_error", problems=["effective: not a table of values"])
+        raise CosydError("config_error", problems=[problem("effective", "not_table")])
     return resolve([Layer("effective", flatten(tree))]).config

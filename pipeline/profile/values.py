@@ -1,7 +1,7 @@
 """Values people write in configuration files: sizes, durations, thresholds. Pure parsing.
 
 Each parser takes what TOML, an environment variable or a flag gives (str, int, float, bool) and raises
-ValueError with a sentence that says what would be right.
+BadValue, whose text says what would be right.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+
+from pipeline.profile.problems import BadValue
 
 _SIZE_UNITS = {
     "": 1, "b": 1,
@@ -29,7 +31,7 @@ def parse_size(value: object) -> int:
         unit = _SIZE_UNITS.get(match[2].lower())
         if unit is not None:
             return round(float(match[1]) * unit)
-    raise ValueError(f"{value!r} is not a size; write bytes or a unit, for example '256 MiB' or '10 GB'")
+    raise BadValue("not_size", value=repr(value))
 
 
 def parse_duration(value: object) -> float:
@@ -45,7 +47,7 @@ def parse_duration(value: object) -> float:
         unit = _DURATION_UNITS.get(match[2].lower())
         if unit is not None:
             return float(match[1]) * unit
-    raise ValueError(f"{value!r} is not a duration; write seconds or, for example, '15 min' or 'always'")
+    raise BadValue("not_duration", value=repr(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def parse_threshold(value: object) -> Threshold:
             return Threshold(0.0, parse_size(value))
         except ValueError:
             pass
-    raise ValueError(f"{value!r} is not a threshold; write a size or, for example, 'max(10 %, 384 MiB)'")
+    raise BadValue("not_threshold", value=repr(value))
 
 
 def parse_hours(value: object) -> tuple[str, ...]:
@@ -84,7 +86,7 @@ def parse_hours(value: object) -> tuple[str, ...]:
     `"always"`."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
-        raise ValueError(f"{value!r} is no list of times; write, for example, '06:30-23:00'")
+        raise BadValue("not_hours", value=repr(value))
     found = []
     for item in items:
         text = str(item).strip()
@@ -92,7 +94,7 @@ def parse_hours(value: object) -> tuple[str, ...]:
             text = "00:00-24:00"
         match = _HOURS.fullmatch(text)
         if text and (match is None or max(_minutes(match, 1), _minutes(match, 3)) > 24 * 60):
-            raise ValueError(f"{item!r} is no time of day; write, for example, '06:30-23:00'")
+            raise BadValue("not_hours", value=repr(item))
         found += [text] if text else []
     return tuple(found)
 

@@ -137,6 +137,8 @@ def test_errors_go_to_stderr_with_a_cure_and_an_exit_status_by_cause(
         assert "Traceback" not in result.stderr
         if lang == "en":
             assert said in result.stderr
+        elif code == 78:
+            assert all(re.search("[一-鿿]", line) for line in result.stderr.splitlines()), result.stderr
 
 
 def test_a_fault_of_ours_is_told_without_a_traceback(

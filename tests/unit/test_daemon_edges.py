@@ -28,6 +28,7 @@ from daemon.writer import MAX_EVENTS, MAX_SAMPLES, Writer
 from pipeline.clock import FakeClock, SystemClock
 from pipeline.codes import CosydError
 from pipeline.events import EVENT_KINDS, Event, Sample
+from pipeline.messages import problem_text
 from pipeline.paths import StatePaths
 from pipeline.profile import Config, from_json
 from pipeline.rpc import MAX_BACKLOG_BYTES, Link
@@ -230,7 +231,7 @@ def test_a_taken_port_names_its_holder_and_wyoming_moves_on() -> None:
         with pytest.raises(CosydError) as caught:
             listen("127.0.0.1", port, "web.port")
         assert caught.value.code == "config_error"
-        assert str(os.getpid()) in caught.value.params["problems"][0]
+        assert str(os.getpid()) in problem_text(caught.value.params["problems"][0], "en")
         with listen_next_free("127.0.0.1", port, "wyoming.port") as other:
             assert other.getsockname()[1] > port
 
@@ -239,7 +240,7 @@ def test_a_taken_port_names_its_holder_and_wyoming_moves_on() -> None:
 def test_an_address_that_is_not_ours_is_a_readable_error(host: str) -> None:
     with pytest.raises(CosydError) as caught:
         listen(host, 0, "web.host")
-    assert host in caught.value.params["problems"][0]
+    assert host in problem_text(caught.value.params["problems"][0], "en")
 
 
 def test_the_lan_address_is_none_of_the_loopback() -> None:

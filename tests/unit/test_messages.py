@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pipeline import messages
 from pipeline.codes import CODES
+from pipeline.profile.problems import problem
 
 ROOT = Path(__file__).resolve().parents[2]
 EVENT_KINDS = """started ready stopped worker_started worker_ready worker_exited worker_killed web_recycled
@@ -169,8 +170,20 @@ def test_an_event_reads_as_a_sentence_with_its_numbers() -> None:
 
 
 def test_all_problems_of_a_configuration_are_listed() -> None:
-    text = messages.error_text("config_error", "en", {"problems": ["a: b", "c: d"]})
-    assert text.splitlines()[1:] == ["  - a: b", "  - c: d"]
+    found = [
+        problem("web.port", "too_large", value="70000", most="65535"),
+        problem("kep_alive", "unknown_key_near", near="keep_alive"),
+    ]
+    text = messages.error_text("config_error", "en", {"problems": found})
+    assert text.splitlines()[1:] == [
+        "  - web.port: 70000 is too large; the most is 65535",
+        "  - kep_alive: unknown key; did you mean keep_alive?",
+    ]
+    text = messages.error_text("config_error", "zh", {"problems": found})
+    assert text.splitlines()[1:] == [
+        "  - web.port：70000 太大，最大为 65535",
+        "  - kep_alive：没有这个设置项，是不是 keep_alive？",
+    ]
 
 
 def test_an_unknown_reason_falls_back_to_the_text_of_the_code() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import tomllib
+from collections.abc import Callable
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.codes import CosydError
+from pipeline.messages import catalogue, problem_text
 from pipeline.profile import PROFILES, Config, Layer, from_json, resolve, to_json
 from pipeline.profile.config import GIB, MIB
 from pipeline.profile.load import environment_layer, file_layer, flatten, known_keys
+from pipeline.profile.problems import BadValue, unreadable
 from pipeline.profile.values import (
     Threshold,
     parse_duration,
@@ -43,8 +48,9 @@ def test_sizes(value: object, count: int) -> None:
     "inf", math.nan]
 )  # fmt: skip
 def test_what_is_no_size_is_refused_with_an_example(value: object) -> None:
-    with pytest.raises(ValueError, match="256 MiB"):
+    with pytest.raises(BadValue) as caught:
         parse_size(value)
+    assert (caught.value.what, caught.value.params) == ("not_size", {"value": repr(value)})
 
 
 @pytest.mark.parametrize(
@@ -64,8 +70,9 @@ def test_durations(value: object, seconds: float) -> None:
     "value", ["", "soon", "-5", -5, -0.5, "1 week", None, True, [], math.nan, "5 min 3 s", "nan"]
 )
 def test_what_is_no_duration_is_refused_with_an_example(value: object) -> None:
-    with pytest.raises(ValueError, match="15 min"):
+    with pytest.raises(BadValue) as caught:
         parse_duration(value)
+    assert (caught.value.what, caught.value.params) == ("not_duration", {"value": repr(value)})
 
 
 @pytest.mark.parametrize(
@@ -180,9 +187,12 @@ def problems(*layers: Layer) -> list[str]:
     with pytest.raises(CosydError) as caught:
         resolve(layers)
     assert caught.value.code == "config_error"
-    found = caught.value.params["problems"]
-    assert all(isinstance(line, str) for line in found)
-    return list(found)
+    assert json.loads(json.dumps(caught.value.params)) == caught.value.params  # it travels as JSON
+    for language in ("en", "zh"):
+        for problem in caught.value.params["problems"]:
+            told = problem_text(problem, language)
+            assert "config." not in told and "{" not in told.replace(str(problem["params"].get("value")), "")
+    return [problem_text(problem, "en") for problem in caught.value.params["problems"]]
 
 
 def test_all_problems_are_told_at_once_each_with_its_layer_and_path() -> None:
@@ -239,7 +249,10 @@ def test_a_file_that_is_no_toml_is_a_config_error_with_its_name(text: str) -> No
     with pytest.raises(CosydError) as caught:
         file_layer("/etc/cosyd/cosyd.toml", text)
     assert caught.value.code == "config_error"
-    assert caught.value.params["problems"][0].startswith("/etc/cosyd/cosyd.toml: ")
+    [problem] = caught.value.params["problems"]
+    assert problem_text(problem, "en").startswith("/etc/cosyd/cosyd.toml: this is no TOML")
+    assert problem_text(problem, "zh").startswith("/etc/cosyd/cosyd.toml：")
+    assert "TOML：" in problem_text(problem, "zh")
 
 
 def test_lists_and_tables_may_be_written_as_text_in_the_environment() -> None:
@@ -355,5 +368,38 @@ def test_hours_to_be_kept_warm(hours: str, minute: float, inside: bool) -> None:
 
 @pytest.mark.parametrize("value", ["25:00-26:00", "24:30-25:00", "morning", "06:30", 7, "06:60-07:00"])
 def test_what_is_no_time_of_day_is_refused_with_an_example(value: object) -> None:
-    with pytest.raises(ValueError, match="06:30-23:00"):
+    with pytest.raises(BadValue) as caught:
         parse_hours(value)
+    assert caught.value.what == "not_hours"
+    assert "06:30-23:00" in problem_text(caught.value.at("keep_warm"), "zh")
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: None, lambda path: path.mkdir(), lambda path: path.write_bytes(b"\xff")]
+)
+def test_a_file_that_cannot_be_read_is_a_problem_in_words(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
+    path = tmp_path / "cosyd.toml"
+    make(path)
+    with pytest.raises((OSError, UnicodeDecodeError)) as caught:
+        path.read_text("utf-8")
+    found = unreadable(str(path), caught.value)
+    for language, colon in (("en", ": "), ("zh", "：")):
+        told = problem_text(found, language).removeprefix(f"{path}{colon}")
+        assert told and "config." not in told and "Errno" not in told and str(path) not in told
+
+
+def test_every_problem_that_the_code_names_has_its_text_and_every_text_its_problem() -> None:
+    root = Path(__file__).parents[2]
+    files = [
+        path.read_text("utf-8") for name in ("daemon", "pipeline") for path in (root / name).rglob("*.py")
+    ]
+    sources = "".join(
+        text for text in files if "pipeline.profile.problems" in text or "class BadValue" in text
+    )
+    named = set(re.findall(r"""BadValue\(\s*"(\w+)\"""", sources))
+    named |= set(re.findall(r"""\bproblem\([^,()]*(?:\([^()]*\))?[^,()]*,\s*"(\w+)\"""", sources))
+    named |= set(re.findall(r""": "(file_\w+)\"""", sources))
+    keys = {key.removeprefix("config.") for key in catalogue("en") if key.startswith("config.")}
+    assert named == keys
