@@ -15,6 +15,7 @@ from typing import Any
 
 from daemon import lifecycle
 from daemon.connection import Answer, Connection, MethodUnknown
+from daemon.deaths import Death, Deaths
 from daemon.lifecycle import Beat, Child, Kill, Record, Send, Spawn, State
 from daemon.loop import READ, Loop
 from daemon.recorder import Recorder
@@ -91,7 +92,10 @@ class Children:
         self.fitted: Callable[[str, Surroundings], Surroundings] = lambda engine, plain: plain
         """What a worker that starts is given instead of what all children get (`daemon.fitting`)."""
         self.on_oom: Callable[[Slot, str], None] = lambda slot, resource: None
-        """A worker said that memory ran out: resource `ram` or `vram`."""
+        """A worker said, or the kernel showed, that memory ran out: resource `ram` or `vram`."""
+        self.deaths: Deaths | None = None
+        self.foreign_ram: Callable[[], bool] = lambda: False
+        """Whether others hold the RAM; then being leaner is no cure."""
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -242,9 +246,11 @@ class Children:
         except OSError as error:
             log.error("%s could not be started: %s", slot.name, error)
             slot.child = lifecycle.said_fatal(slot.child, "engine_failed", {"reason": str(error)})
-            self._loop.later(0.0, lambda: self._gone(slot, "exit 127"))
+            self._loop.later(0.0, lambda: self._gone(slot, "exit 127", Death()))
             return
         slot.process = process
+        if self.deaths is not None:
+            self.deaths.born(process.pid, WEB if slot.engine is None else "worker")
         slot.owner = lease_owner(self._surroundings.instance, process.pid)
         assert process.link is not None
         slot.link = Connection(
@@ -267,27 +273,36 @@ class Children:
     def _ended(self, slot: Slot, process: Process) -> None:
         self._loop.forget(process.pidfd)
         reason = process.reap()
+        death = Death()
+        if self.deaths is not None:
+            death = self.deaths.ended(process.pid, reason, slot.child.killed)
         if slot.process is process:
-            self._gone(slot, reason)
+            self._gone(slot, reason, death)
 
-    def _gone(self, slot: Slot, reason: str) -> None:
+    def _gone(self, slot: Slot, reason: str, death: Death) -> None:
         link, slot.link, slot.process = slot.link, None, None
         if link is not None:
             link.close()
         if slot in self.retired:
             self.retired.remove(slot)
         if slot.engine is not None:
-            self._return_jobs(slot, slot.owner)
-        self.apply(slot, lifecycle.exited(slot.child, reason, self._loop.now(), self.config))
+            self._return_jobs(slot, slot.owner, death.cause)
+        for_lack = death.cause is not None and slot.child.busy and not self.foreign_ram()
+        step = lifecycle.exited(
+            slot.child, reason, self._loop.now(), self.config, killer=death.cause, peak=death.peak_bytes
+        )
+        self.apply(slot, step)
+        if for_lack:
+            self.on_oom(slot, "ram")
         self._on_change()
 
-    def _return_jobs(self, slot: Slot, owner: str) -> None:
+    def _return_jobs(self, slot: Slot, owner: str, killer: str | None) -> None:
         def returned(found: list[queue.Requeued]) -> None:
             if any(job.poison for job in found):
                 slot.child = lifecycle.not_its_fault(slot.child, self._loop.now(), self.config)
             self._on_change()
 
-        return_jobs(self._writer, self._recorder, self._clock, slot.child, owner, returned)
+        return_jobs(self._writer, self._recorder, self._clock, slot.child, owner, returned, killer)
 
     # -- what children say -------------------------------------------------------------------------
 

@@ -58,13 +58,17 @@ class Fitting:
         return replace(plain, config=config, effective_config=path)
 
     def ran_out(self, slot: Slot, resource: str) -> None:
-        """A worker caught that memory ran out. What the ladder ends is not counted here: leaner would not
-        cure what others take, nor a leak, and FAILED would stay when the pressure has long gone."""
+        """A worker caught that memory ran out, or the kernel ended it for that while it worked. What the
+        ladder ends is not counted here: leaner would not cure what others take, nor a leak, and FAILED would
+        stay when the pressure has long gone."""
         engine = slot.engine
         if engine is None:
             return
         old = self._lean.get(engine, Leanness())
-        new = self._lean[engine] = leaner.ran_out(old, self._loop.now(), self.config.lean)
+        new = leaner.ran_out(old, self._loop.now(), self.config.lean)
+        if new.exhausted and not slot.child.alive:
+            new = replace(new, step=leaner.SMALLER)  # the kernel may have been driven by others: no FAILED
+        self._lean[engine] = new
         if new.step == old.step:
             return
         told = {"engine": engine, "step": new.step, "resource": resource}

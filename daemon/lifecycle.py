@@ -222,13 +222,28 @@ def kill(child: Child, reason: str, now: float, *, charge: bool, again: bool = F
     )
 
 
-def exited(child: Child, reason: str, now: float, config: Config) -> Step:
-    """The process is gone; `reason` is `exit 1` or `signal 9`. A planned end leads to ABSENT, a crash to
-    BACKOFF or, with the budget used up or a cause that would only repeat, to FAILED."""
+def exited(
+    child: Child,
+    reason: str,
+    now: float,
+    config: Config,
+    *,
+    killer: str | None = None,
+    peak: int | None = None,
+) -> Step:
+    """The process is gone; `reason` is `exit 1` or `signal 9`, `killer` a word for the kernel's OOM killer
+    (`daemon.deaths`), `peak` the most it held. A planned end leads to ABSENT, a crash to BACKOFF or, with the
+    budget used up or a cause that would only repeat, to FAILED."""
     if not child.alive:
         return child, ()
-    cause = child.fatal[0] if child.fatal else None
-    told = {"child": child.name, "reason": child.ending or cause or reason, "status": reason}
+    cause = "out_of_memory" if killer else child.fatal[0] if child.fatal else None
+    told: dict[str, Any] = {
+        "child": child.name,
+        "reason": killer or child.ending or cause or reason,
+        "status": reason,
+    }
+    if peak is not None:
+        told["peak_bytes"] = peak
     gone = replace(
         child,
         since=now,
@@ -249,7 +264,7 @@ def exited(child: Child, reason: str, now: float, config: Config) -> Step:
     gone = replace(gone, budget=budget, restarts=child.restarts + 1, again=False)
     delay_s = budget.delay_s(config.restart)
     if cause in PERMANENT or delay_s is None:
-        code, params = child.fatal or ("engine_failed", {"reason": str(told["reason"])})
+        code, params = child.fatal or (cause or "engine_failed", {"reason": str(told["reason"])})
         failed = replace(gone, state=State.FAILED, code=code, params=params)
         effects.append(
             Record("failed", code, {**params, "child": child.name, "restarts": len(budget.crashes)})

@@ -20,6 +20,7 @@ _MEMINFO = re.compile(
     r"^(Mem(?:Total|Free|Available)|Buffers|Cached|Shmem|SReclaimable|Swap(?:Total|Free)): +([0-9]+) kB$",
     re.M,
 )
+_OOM_KILLS = re.compile(r"^oom_kill ([0-9]+)$", re.M)
 INTERPRETERS = re.compile(r"(python|node|java|ruby|perl|bash|sh|uvicorn)[0-9.]*")
 GENERIC = re.compile(r"(__main__|main|app|server|webui|launch|run|index|start)\.[a-z]+")
 """Names of scripts that say nothing without their folder: ComfyUI/main.py."""
@@ -189,6 +190,11 @@ class RamReader:
             if name in (prefix + "inactive_file", prefix + "active_file", prefix + "slab_reclaimable"):
                 cache += int(value) if value.strip().isdigit() else 0
         return limit, max(0, min(limit, limit - max(0, current - cache)))
+
+    def oom_kills(self) -> int | None:
+        """How many processes the kernel has ended for lack of memory since it started."""
+        found = _OOM_KILLS.search(self._text("proc/vmstat") or "")
+        return int(found[1]) if found else None
 
     def name_of(self, pid: int) -> str:
         """The program's name, "?" when it is gone; of an interpreter the script that it runs."""

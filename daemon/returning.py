@@ -23,12 +23,15 @@ class Blame:
     job: bool
 
 
-def blame(child: Child) -> Blame:
+def blame(child: Child, killer: str | None = None) -> Blame:
     """Of a child that has just ended, before `lifecycle.exited`.
 
-    One that we killed did not crash. Its job has a try less only when work brought the kill about (it hung,
-    or memory ran out): a stop or a restart may come as often as people like.
+    One that we killed, or the kernel for lack of memory (`killer`), did not crash. Its job has a try less
+    only when work brought the kill about (it hung, or memory ran out): a stop or a restart may come as often
+    as people like.
     """
+    if killer:
+        return Blame(segment=False, job=True)
     if not child.killed:
         return Blame(segment=True, job=True)
     return Blame(segment=False, job=child.charged or (child.ending or "").startswith("memory"))
@@ -41,9 +44,10 @@ def return_jobs(
     child: Child,
     owner: str,
     done: Callable[[list[queue.Requeued]], None],
+    killer: str | None = None,
 ) -> None:
     """Give back what the dead `owner` held, and record it; `done` gets what was returned, in the loop."""
-    fault = blame(child)
+    fault = blame(child, killer)
 
     def returned(found: list[queue.Requeued]) -> None:
         for job in found:

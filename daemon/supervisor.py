@@ -22,10 +22,12 @@ from contextlib import closing
 from typing import Any
 
 from daemon import lifecycle
+from daemon.cgroups import Groups
 from daemon.children import Children
 from daemon.configuration import Options, concerns_children, reread
 from daemon.connection import Answer
 from daemon.control_server import ControlServer
+from daemon.deaths import Deaths
 from daemon.fitting import Fitting
 from daemon.gpu_reader import make_reader
 from daemon.guard import Guard, web_fits
@@ -97,9 +99,12 @@ class Supervisor:
             self.loop, config, surroundings.child_environment(),
             lambda old, new: self.guard.gpu_changed(old, new),
         )  # fmt: skip
+        ram = RamReader()
+        self.deaths = self.children.deaths = Deaths(ram, Groups.take())
         self.guard = Guard(
-            self.loop, config, self.children, self.recorder, RamReader(), gpu, lambda: self.workers.work
+            self.loop, config, self.children, self.recorder, ram, gpu, lambda: self.workers.work
         )
+        self.children.foreign_ram = lambda: "ram" in self.guard.state.foreign
         self.fitting = Fitting(
             self.loop,
             config,
@@ -226,6 +231,7 @@ class Supervisor:
         now = self.loop.now()
         self._look_at_clock()
         self.guard.tick()
+        self.deaths.look(self.guard.sample.ram, self.guard.state.level, self.config, now)
         self.swap.tick(self.guard.state.ram.level, self.guard.sample.ram)
         self.children.tick()
         self._keep_web()

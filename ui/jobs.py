@@ -19,6 +19,7 @@ from pipeline.codes import CosydError
 from pipeline.jobs import FINAL_STATES, JobRequest, JobState
 from pipeline.voices.catalogue import find_voice
 from pipeline.voices.reference import F32
+from ui.refusal import refusal
 from ui.services import Services
 
 WAIT_EVERY_S = 0.05
@@ -50,10 +51,14 @@ class Desk:
         """Put a checked request into the queue. Committed when this returns. `source` is the recording of a
         conversion (mono samples, rate).
 
-        Raises CosydError: `queue_full(retry_after)`, `storage_full`, `storage_busy`, `shutting_down`.
+        Raises CosydError: `queue_full(retry_after)`, `foreign_memory`, `storage_full`, `storage_busy`,
+        `shutting_down`.
         """
         services = self._services
         voice = find_voice(request.voice, services.voices, services.config.web.default_voice)
+
+        if (error := refusal(services.state, voice.engine)) is not None:
+            raise error
 
         def insert(conn: sqlite3.Connection) -> Accepted:
             return accept(

@@ -20,7 +20,7 @@ ENGINES = frozenset({"builtin", "cosyvoice3"})
 OTHER = "other"
 NUMBERS = frozenset(
     """attempt available_bytes bytes count crashes critical_bytes deadline_s delay_s eta_s free_bytes
-    freed_bytes hourly_bytes jump_s low_bytes need_bytes oldest_age_s own_bytes power_w queued
+    freed_bytes hourly_bytes jump_s low_bytes need_bytes oldest_age_s own_bytes peak_bytes power_w queued
     ram_available_bytes restarts rss_after rss_before rss_bytes running seconds short_bytes step
     temperature_c total_bytes used_bytes utilisation_ratio vram_after vram_before vram_bytes
     vram_free_bytes""".split()
@@ -66,7 +66,8 @@ def word_of(key: str, value: str) -> str | None:
     if key == "targets":
         return ", ".join(child(part.strip()) for part in value.split(",") if part.strip())
     if key in ("reason", "status"):
-        told = _EXIT.fullmatch(value) or f"state.reason.{value}" in catalogue("en")
+        known = f"state.reason.{value.removesuffix('_timeout')}" in catalogue("en")
+        told = _EXIT.fullmatch(value) or known or f"state.reason.{value}" in catalogue("en")
         return value if told or value in CODES or value in gpu_states.WORDS else None
     return value if value in WORDS.get(key, ()) else None
 
