@@ -8,11 +8,13 @@ from pathlib import Path
 import click
 
 from daemon.cli import explaining, hardware
-from daemon.cli.frame import Group, Option, json_option, note, print_json, state_option, text, unfit
+from daemon.cli.frame import Group, Option, json_option, language, note, print_json, state_option, text, unfit
 from daemon.cli.layers import config_file, read_layer, resolve_all
 from daemon.cli.policy import policy
 from daemon.cli.swap import swap
 from daemon.ram_reader import RamReader
+from pipeline.codes import CosydError
+from pipeline.messages import problem_text
 from pipeline.paths import StatePaths
 from pipeline.planning.processor import fast_bf16
 from pipeline.profile import PROFILES, Layer, Resolved, to_json
@@ -81,14 +83,25 @@ def show(paths: StatePaths, as_json: bool) -> None:
 
 @profile.command("check", help_key="help_profile_check", example="cosyd admin profile check cosyd.toml")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
-def check(file: Path | None) -> None:
+@json_option
+def check(file: Path | None, as_json: bool) -> None:
     """Look for mistakes in a configuration file."""
     found = config_file(file)
-    if found is None:
+    try:
+        if found is not None:
+            resolve([read_layer(found)])
+    except CosydError as error:
+        if not as_json:
+            raise
+        problems = [{**wrong, "text": problem_text(wrong, language())} for wrong in error.params["problems"]]
+        print_json({"file": str(found), "problems": problems})
+        raise click.exceptions.Exit(error.info.exit_status) from None
+    if as_json:
+        print_json({"file": None if found is None else str(found), "problems": []})
+    elif found is None:
         note("config_none")
-        return
-    resolve([read_layer(found)])
-    click.echo(text("config_good", file=found))
+    else:
+        click.echo(text("config_good", file=found))
 
 
 @profile.command(

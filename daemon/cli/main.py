@@ -7,7 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from daemon.cli.frame import Group
+from daemon.cli.frame import Group, text
+from daemon.interrupt import EXIT_INTERRUPTED
+from pipeline.codes import EX_CONFIG, EX_SOFTWARE, EX_TEMPFAIL, EX_USAGE
 
 COMMANDS = {
     "run": "daemon.cli.run:run",
@@ -41,6 +43,15 @@ class LazyGroup(Group):
         module, _, attribute = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        with formatter.section(text("exit_statuses")):
+            formatter.write_dl([(str(status), text(f"exit_{status}")) for status in EXIT_STATUSES])
+
+
+EXIT_STATUSES = (0, 1, EX_USAGE, EX_SOFTWARE, EX_TEMPFAIL, EX_CONFIG, EXIT_INTERRUPTED)
+"""All that a command ends with; docs/command-line.md says the same."""
 
 
 def _version() -> str:

@@ -21,7 +21,7 @@ from daemon.cli.frame import (
     text,
 )
 from daemon.trace import read_trace
-from pipeline.codes import CosydError
+from pipeline.codes import EX_TEMPFAIL, CosydError
 from pipeline.messages import render, word
 from pipeline.paths import StatePaths
 
@@ -87,7 +87,7 @@ def trace(output: Path | None, paths: StatePaths) -> None:
     found = running_trace(paths)
     if found is None:
         note("not_running", state=paths.root)
-        raise SystemExit(1)
+        raise click.exceptions.Exit(EX_TEMPFAIL)
     if output is None:
         click.echo(found, nl=False)
     else:

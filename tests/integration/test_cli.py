@@ -316,8 +316,11 @@ def test_status_and_restart_talk_to_the_running_cosyd(service: Service) -> None:
     told = json.loads(shown.stdout)
     assert (told["running"], told["can_speak"], told["pid"]) == (True, True, os.getpid())
     assert cosyd("restart", "engine").returncode == 0
-    assert cosyd("restart", "web").returncode == 0
-    assert cosyd("restart", "all").returncode == 0
+    told = [json.loads(cosyd("restart", target, "--json").stdout) for target in ("web", "all")]
+    assert told == [
+        {"target": "web", "engines": [], "web": True},
+        {"target": "all", "engines": ["scripted"], "web": True},
+    ]
     restarts = [params for method, params in service.calls if method == "restart"]
     assert restarts == [{"target": "worker:scripted"}, {"target": "web"}, {"target": "all"}]
     service.status = {**service.status, "engines": {"scripted": {"state": "failed", "code": "engine_failed"}}}
