@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from importlib import resources
 from typing import Any
 
@@ -29,12 +29,16 @@ from ui.doors import Doors
 from ui.errors import error_response
 from ui.jobs import Desk
 from ui.language import chosen_language, language_of
+from ui.missing import Missing
+from ui.pages.programs import programs_page
 from ui.paths import TidyPaths
 from ui.renditions import Renditions
 from ui.services import Services
 
 log = logging.getLogger("cosyd.web")
 LANGUAGES: tuple[Language, ...] = ("zh", "en")
+PROBES = ("/healthz", "/readyz")
+Endpoint = Callable[[Request], Awaitable[Response]]
 _SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 _SCRIPTS = ("base", "shelf", "record", "tap", "manner", "speak", "adding", "voices", "house")
 _ASSETS = {f"{name}.js": _SCRIPT for name in _SCRIPTS} | {"page.css": _STYLE, "voices.css": _STYLE}
@@ -100,6 +104,17 @@ async def _broken(request: Request, error: Exception) -> Response:
     return error_response(CosydError("internal"), language_of(request.url.query, request.headers))
 
 
+def addresses(routes: Iterable[Any]) -> list[str]:
+    """`GET /v1/models`, one line for each method and address of programs, as /docs lists them."""
+    found = [
+        f"{method:<7}{route.path}"
+        for route in routes
+        if isinstance(route, Route) and (route.path.startswith(("/v1/", "/api/")) or route.path in PROBES)
+        for method in sorted((route.methods or {"GET"}) - {"HEAD"})
+    ]
+    return sorted(found, key=lambda line: (not line[7:].startswith("/v1/"), line[7:], line))
+
+
 class Web:
     """The application and what it holds, from the first request to the drain."""
 
@@ -118,12 +133,15 @@ class Web:
             *voice_routes(services, self.desk),
             *word_routes(services),
             *door_routes(services),
+            Route("/docs", self._programs(authenticate), methods=["GET"]),
+            Route("/redoc", self._programs(authenticate), methods=["GET"]),
             Route("/v1", _missing),
             Route("/api", _missing),
             Mount("/v1", app=_nowhere),
             Mount("/api", app=_nowhere),
             Mount("/", app=Languages(self._pages(version))),
         ]
+        self.addresses = addresses(routes)
         inner = FastAPI(
             routes=routes,
             lifespan=self._lifespan,
@@ -133,10 +151,21 @@ class Web:
             openapi_url=None,
         )
         self.app: ASGIApp = Doors(
-            Bounds(TidyPaths(inner), services.config),
+            Missing(Bounds(TidyPaths(inner), services.config), f"{services.config.web.root_path}/"),
             hosts=services.config.web.hosts,
             authenticate=services.may_enter if authenticate else None,
         )
+
+    def _programs(self, key: bool) -> Endpoint:
+        """/docs: our interface is small and OpenAI's, so one page tells it."""
+        home = f"{self.services.config.web.root_path}/"
+
+        async def page(request: Request) -> Response:
+            language = language_of(request.url.query, request.headers)
+            base = f"{request.url.scheme}://{request.headers.get('host', '')}{home}".rstrip("/")
+            return programs_page(language, base, home, self.addresses, key)
+
+        return page
 
     def _pages(self, version: str) -> dict[Language, ASGIApp]:
         import gradio as gr

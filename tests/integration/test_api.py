@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import html
 import io
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 import threading
@@ -300,6 +302,43 @@ def test_the_lists_have_the_shapes_that_clients_read(rig: Rig) -> None:
 def test_what_is_not_there_is_a_json_404(rig: Rig, path: str) -> None:
     answer = rig.http.get(path)
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/doc", "/openapi.json", "/monitoring", "/a/b/c"])
+def test_a_browser_that_is_lost_finds_the_way_back_and_a_program_gets_json(rig: Rig, path: str) -> None:
+    page = rig.http.get(path, headers={**BROWSER, "Accept-Language": "zh-CN"})
+    assert page.status_code == 404 and page.headers["content-type"].startswith("text/html")
+    assert "这里没有内容" in page.text and 'href="/"' in page.text and 'href="/docs"' in page.text
+    assert "content-security-policy" in page.headers
+    answer = rig.http.get(path)
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+    head = rig.http.head(path, headers=BROWSER)
+    assert (head.status_code, head.content) == (404, b"")
+
+
+def test_docs_tells_how_a_program_speaks_and_its_example_works(rig: Rig) -> None:
+    page = rig.http.get("/docs", headers={**BROWSER, "Accept-Language": "en"})
+    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
+    assert rig.http.get("/redoc", headers=BROWSER).status_code == 200
+    assert f"{rig.url}/v1</code>" in page.text and "no key" not in page.text
+    blocks = [html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", page.text, re.DOTALL)]
+    words = shlex.split(blocks[0])
+    body = json.loads(words[words.index("-d") + 1]) | {"voice": "numbers", "response_format": "wav"}
+    assert rig.http.post(words[1], json=body).status_code == 200
+    assert "POST   /v1/audio/speech" in blocks[1] and "DELETE /api/voices/{id}" in blocks[1]
+    for line in blocks[1].splitlines():  # each is there: anything but "not found"
+        method, path = line.split()
+        if method == "GET" and "{" not in path and "events" not in path:
+            assert rig.http.get(path).status_code != 404, path
+
+
+def test_the_api_answers_json_whatever_a_browser_accepts(rig: Rig) -> None:
+    for path in ("/v1/nothing", "/api/nothing", "/v1"):
+        answer = rig.http.get(path, headers=BROWSER)
+        assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
 
 
 def test_probes_tell_alive_from_ready(rig: Rig) -> None:
