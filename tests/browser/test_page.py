@@ -246,6 +246,26 @@ def test_trouble_has_its_word_stands_first_and_leads_to_the_status(visitor: Visi
     rig.send_state()
 
 
+@pytest.mark.parametrize(
+    ("locale", "tab", "short", "cure"),
+    [
+        ("en-US", "Status", "driver updated", "Restart the machine to finish the update."),
+        ("zh-CN", "状态", "驱动已更新", "重启机器"),
+    ],
+)
+def test_trouble_with_the_card_is_in_the_strip_and_its_cure_on_the_status(
+    visitor: Visitor, rig: Rig, locale: str, tab: str, short: str, cure: str
+) -> None:
+    assert rig.web is not None
+    visit = visitor.open(locale)
+    rig.send_state(gpu_state="driver_mismatch")
+    visit.page.locator("#cosyd-strip", has_text=short).wait_for()
+    visit.tab(tab)
+    visit.page.locator("#cosyd-status", has_text=cure).wait_for()
+    rig.send_state(gpu_state="ok")
+    visit.until(f'!document.querySelector("#cosyd-strip").innerText.includes("{short}")')
+
+
 def test_a_cosyd_that_does_not_answer_is_said_and_not_shown_as_ready(visitor: Visitor) -> None:
     visit = visitor.open()
     visit.page.locator("#cosyd-strip", has_text="ready").wait_for()

@@ -12,7 +12,7 @@ import pytest
 from pipeline.audio.encode import open_encoder
 from pipeline.codes import CODES, CosydError
 from pipeline.messages import catalogue
-from ui.api.house import can_speak, freed_bytes
+from ui.api.house import can_speak, card_view, freed_bytes
 from ui.api.speech_request import translate
 from ui.encoding import with_exact_sizes
 from ui.errors import error_body, error_response
@@ -130,6 +130,15 @@ def test_retry_after_is_a_whole_number_of_at_least_a_second() -> None:
     for given, shown in ((0.0, "1"), (2.1, "3"), (1e9, "3600")):
         answer = error_response(CosydError("queue_full", retry_after_s=given), "en")
         assert answer.headers["retry-after"] == shown
+
+
+def test_trouble_with_the_card_comes_with_its_cure_in_the_visitors_language() -> None:
+    for state in (None, "ok", "none", "asleep", "unknown", "card_of_tomorrow"):
+        assert card_view(state, "en") is None
+    seen = card_view("gpu_lost", "en")
+    assert seen is not None and seen["word"] == "lost" and "Restart the machine" in seen["message"]
+    seen = card_view("throttled_heat", "zh")
+    assert seen is not None and "风扇" in seen["message"]
 
 
 def test_ready_means_that_some_engine_could_speak() -> None:

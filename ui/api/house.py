@@ -16,7 +16,7 @@ from starlette.routing import Route
 from pipeline import queue
 from pipeline.clock import utc_text
 from pipeline.events import recent_events
-from pipeline.messages import error_text
+from pipeline.messages import Language, catalogue, error_text, render, word
 from ui.answers import JsonResponse
 from ui.api.http import EVENT_STREAM, StreamBody, sse, visitor_language
 from ui.api.native import guarded
@@ -37,6 +37,14 @@ def can_speak(state: Mapping[str, Any]) -> bool:
     if not isinstance(engines, Mapping):
         return False
     return any(isinstance(e, Mapping) and e.get("state") not in UNABLE for e in engines.values())
+
+
+def card_view(state: object, language: Language) -> dict[str, str] | None:
+    """What is the matter with the card, shortly and with its cure; None when nothing is, or is known."""
+    key = f"gpu.{state}"
+    if key not in catalogue("en"):
+        return None
+    return {"word": word("state.gpu", str(state), language), "message": render(key, language)}
 
 
 def house_routes(services: Services) -> list[Route]:
@@ -66,6 +74,7 @@ def house_routes(services: Services) -> list[Route]:
             "engines": engines,
             "known": bool(services.state),
             "ready": can_speak(services.state),
+            "gpu": card_view(services.state.get("gpu_state"), language),
             "queue": {
                 "queued": sum(s.queued for s in stats.values()),
                 "running": sum(s.running for s in stats.values()),

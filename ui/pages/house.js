@@ -136,9 +136,10 @@
     if (silent > 1) { box.replaceChildren(pill("cosyd", t("no_answer"), "critical")); return; }
     if (!state?.known) { box.replaceChildren(pill(t("engine"), t("unknown"), "unknown")); return; }
     const pills = [];
-    const { ram, vram, queue } = state;
+    const { ram, vram, queue, gpu } = state;
     if (ram?.available_bytes != null) pills.push(memoryPill(t("ram"), ram.available_bytes, ram.level));
     if (vram?.free_bytes != null) pills.push(memoryPill(t("vram"), vram.free_bytes, vram.level));
+    if (gpu) pills.push(pill(t("gpu"), gpu.word, "low"));
     const engine = worst();
     if (engine) {
       const calm = ["ready", "absent"].includes(engine[1].state);
@@ -170,7 +171,7 @@
   function drawStatus(box) {
     if (!state?.known && silent > 1) { box.replaceChildren(el("p", { class: "cosyd-warn" }, t("no_answer_long"))); return; }
     if (!state?.known) { box.replaceChildren(el("p", { class: "cosyd-empty" }, t("unknown"))); return; }
-    const { ram, vram, swap, engines, web, pressure } = state;
+    const { ram, vram, swap, engines, web, pressure, gpu } = state;
     const meters = [];
     if (ram?.available_bytes != null) meters.push(meter(t("ram"), ram.available_bytes, ram.total_bytes, ram.level));
     if (vram?.free_bytes != null) meters.push(meter(vram.name ? `${t("vram")} · ${vram.name}` : t("vram"), vram.free_bytes, vram.total_bytes, vram.level));
@@ -180,6 +181,7 @@
     const facts = Object.entries(engines ?? {}).map(([name, e]) => fact(`${t("engine")} · ${name}`, t(`state.engine.${e.state}`),
       e.message ?? [e.rss_bytes ? t("uses", { bytes: e.rss_bytes }) : null, e.restarts ? t("restarts", { count: e.restarts }) : null].filter(Boolean).join(" · "),
       e.state === "failed" ? "critical" : "ok"));
+    if (gpu) facts.unshift(fact(t("gpu"), gpu.word, gpu.message, "low"));
     if (web?.rss_bytes) facts.push(fact(t("page_process"), t(`state.engine.${web.state}`), t("uses", { bytes: web.rss_bytes })));
     box.replaceChildren(el("div", { class: "cosyd-meters" }, ...meters), ...foreign, el("div", { class: "cosyd-facts" }, ...facts));
   }
