@@ -20,8 +20,6 @@ from typing import Any
 
 import pytest
 
-from tests.turns import turn
-
 NOT_ASKED = "not asked for: "
 """Starts the reason of every skip that is an option's business, not a missing part's. Allowed in CI."""
 
@@ -108,6 +106,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Where several processes share the tests, each test takes its turn: see tests/turns.py."""
     if not hasattr(item.config, "workerinput") or item.config.cache is None:
         return (yield)  # type: ignore[return-value]
+    from tests.turns import turn  # here: test_conftest runs this file alone in a folder
+
     with turn(item.config.cache.mkdir("turns"), alone=item.get_closest_marker("alone") is not None):
         return (yield)  # type: ignore[return-value]
 

@@ -176,6 +176,7 @@ def test_a_web_that_is_recycled_ends_its_streams_and_refuses_nobody(tmp_path: Pa
         assert new.process.poll() is None and rig.speech("4").status_code == 200
 
 
+@pytest.mark.alone
 def test_a_web_without_visitors_stops_at_once(tmp_path: Path) -> None:
     rig = Rig(tmp_path, engines=())
     try:

@@ -15,6 +15,7 @@ from tests.engines.numbers import decode
 from tests.integration.service import Service, wait_for
 
 
+@pytest.mark.alone
 def test_short_requests_start_within_a_segment_while_a_long_text_runs(tmp_path: Path) -> None:
     slow = 0.05
     with Service(tmp_path / "state", {"queue_max_s": "10000"}) as service:

@@ -97,6 +97,7 @@ def test_a_killed_page_costs_no_job_and_refuses_nobody(service: Service) -> None
     assert len(service.generations(1)) == 1
 
 
+@pytest.mark.alone
 def test_a_killed_supervisor_leaves_no_process_and_the_job_goes_on(service: Service) -> None:
     job = service.submit(numbered(10, 0.2))
     wait_segments(service, 3)
@@ -116,6 +117,7 @@ def test_a_killed_supervisor_leaves_no_process_and_the_job_goes_on(service: Serv
     assert len(done_before) >= 3
 
 
+@pytest.mark.alone
 def test_a_stopped_service_resumes_the_job_at_the_next_start(service: Service) -> None:
     job = service.submit(numbered(10, 0.2))
     wait_segments(service, 2)

@@ -77,6 +77,7 @@ def test_a_web_that_cannot_serve_says_why(tmp_path: Path) -> None:
         rig.close()
 
 
+@pytest.mark.alone
 def test_a_stop_while_the_page_is_recycled_waits_for_nobody(tmp_path: Path) -> None:
     with Service(tmp_path / "state") as service:
         # It answers a moment before it is called ready, and what is starting is not started over.
@@ -92,6 +93,7 @@ def test_a_stop_while_the_page_is_recycled_waits_for_nobody(tmp_path: Path) -> N
         assert folders(service.state / "tmp") == []
 
 
+@pytest.mark.alone
 def test_a_stop_does_not_wait_for_a_text_that_nobody_goes_on_with(tmp_path: Path) -> None:
     """The worker finishes its piece and leaves; the listener's connection breaks then, not at the kill."""
     with Service(tmp_path / "state", {"deadlines.stop_grace_s": "30"}) as service:
