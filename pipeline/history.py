@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import shutil
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,17 +124,27 @@ def delete(conn: sqlite3.Connection, paths: StatePaths, generation_id: str) -> b
 
     The rows go first: a file without a row is swept up later, a row without its file would be a lie.
     """
+    return bool(delete_many(conn, paths, [generation_id]))
+
+
+def delete_many(conn: sqlite3.Connection, paths: StatePaths, generation_ids: Sequence[str]) -> list[str]:
+    """`delete` for several in one transaction; returns the ids that there were."""
+    rows = []
     with write_transaction(conn):
-        row = conn.execute(
-            "DELETE FROM generations WHERE id=? RETURNING job_id, created_at, audio_path", (generation_id,)
-        ).fetchone()
-        if row is None:
-            return False
-        conn.execute(
-            "DELETE FROM jobs WHERE id=? AND state IN ('done', 'failed', 'cancelled')", (row["job_id"],)
-        )
-    remove_audio(paths, row["created_at"], row["job_id"], row["audio_path"])
-    return True
+        for generation_id in generation_ids:
+            row = conn.execute(
+                "DELETE FROM generations WHERE id=? RETURNING id, job_id, created_at, audio_path",
+                (generation_id,),
+            ).fetchone()
+            if row is None:
+                continue
+            rows.append(row)
+            conn.execute(
+                "DELETE FROM jobs WHERE id=? AND state IN ('done', 'failed', 'cancelled')", (row["job_id"],)
+            )
+    for row in rows:
+        remove_audio(paths, row["created_at"], row["job_id"], row["audio_path"])
+    return [row["id"] for row in rows]
 
 
 def remove_audio(paths: StatePaths, created_at: str, job_id: str, audio_path: str | None) -> None:

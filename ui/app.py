@@ -21,6 +21,7 @@ from ui.api.door import door_routes
 from ui.api.house import house_routes
 from ui.api.native import guarded, native_routes
 from ui.api.openai import openai_routes
+from ui.api.voice_files import voice_file_routes
 from ui.api.voices import voice_routes
 from ui.api.words import word_routes
 from ui.auth import LANGUAGE_COOKIE
@@ -130,6 +131,7 @@ class Web:
             *house_routes(services),
             *openai_routes(services, self.desk),
             *native_routes(services, self.desk, self.renditions),
+            *voice_file_routes(services),
             *voice_routes(services, self.desk),
             *word_routes(services),
             *door_routes(services),

@@ -104,6 +104,7 @@ def voice_view(voice: Voice, modes: Sequence[str] = (), facts: Mapping[str, Any]
         "languages": list(voice.languages),
         "builtin": voice.builtin,
         "transcript": voice.transcript,
+        "tags": list(voice.tags),
         "modes": list(modes),
         **facts,
     }

@@ -11,15 +11,13 @@ import click
 from daemon.cli.frame import Group, Option, json_option, language, note, print_json, state_option, text
 from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
-from pipeline.codes import CosydError
+from daemon.cli.voice_files import CONSENTS, export, forget, import_, not_added, preview, tag
 from pipeline.messages import render
 from pipeline.model_files import require_model
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import connect
-from pipeline.voices.catalogue import Voice, find_voice, has_espeak, ready_made
-
-CONSENTS = ("own", "agreed", "guardian", "synthetic")
+from pipeline.voices.catalogue import Voice, has_espeak, ready_made
 
 
 def all_voices(paths: StatePaths, config: Config) -> list[Voice]:
@@ -50,9 +48,13 @@ def voices(ctx: click.Context, paths: StatePaths, as_json: bool) -> None:
         return
     from daemon.cli.tables import print_table
 
+    columns, tagged = ["col_voice", "col_name", "col_engine", "col_languages"], any(v.tags for v in found)
     print_table(
-        ["col_voice", "col_name", "col_engine", "col_languages"],
-        [(v.id, v.name, v.engine, " ".join(v.languages)) for v in found],
+        [*columns, "col_tags"] if tagged else columns,
+        [
+            (v.id, v.name, v.engine, " ".join(v.languages), *([", ".join(v.tags)] if tagged else []))
+            for v in found
+        ],
     )
     if not has_espeak():
         note("voices_no_espeak")
@@ -113,9 +115,7 @@ def remove(voice_id: str, paths: StatePaths) -> None:
 
     with open_database(paths) as conn:
         if not remove_voice(conn, paths, voice_id, time.time()):
-            known = all_voices(paths, current_config(paths))
-            find_voice(voice_id, known, "")
-            raise CosydError("bad_value", field="ID", reason="ready_made")
+            not_added(conn, paths, voice_id)
     click.echo(text("voice_removed", id=voice_id), err=True)
 
 
@@ -127,12 +127,11 @@ def remove(voice_id: str, paths: StatePaths) -> None:
 @state_option
 def rename(voice_id: str, name: str, paths: StatePaths) -> None:
     """Give a voice another display name; its id stays."""
-    from pipeline.voices.registry import rename_voice
+    from pipeline.voices.registry import change_voice, parse_name
 
     with open_database(paths) as conn:
-        if not rename_voice(conn, voice_id, name):
-            find_voice(voice_id, all_voices(paths, current_config(paths)), "")
-            raise CosydError("bad_value", field="ID", reason="ready_made")
+        if not change_voice(conn, voice_id, name=parse_name(name)):
+            not_added(conn, paths, voice_id)
     note("voice_renamed", id=voice_id)
 
 
@@ -151,3 +150,7 @@ def styles(as_json: bool) -> None:
         print_table(
             [column, "col_name"], [(name, render(f"page.{kind}.{name}", language())) for name in names]
         )
+
+
+for command in (tag, preview, export, import_, forget):
+    voices.add_command(command)

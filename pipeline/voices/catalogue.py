@@ -35,6 +35,7 @@ class Voice:
     builtin: bool = True
     transcript: bool = False
     starter: bool = False
+    tags: tuple[str, ...] = ()
 
 
 def has_espeak() -> bool:

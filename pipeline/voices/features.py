@@ -17,12 +17,11 @@ from pipeline.codes import CosydError
 from pipeline.engines.base import Engine, VoiceFeatures
 from pipeline.paths import StatePaths
 from pipeline.voices.catalogue import ready_made
-from pipeline.voices.registry import clip_path, voice_folder
+from pipeline.voices.feature_file import HASH_KEY, features_path
+from pipeline.voices.registry import clip_path
 from pipeline.voices.saved import find_saved, saved_folder
 
 log = logging.getLogger(__name__)
-
-HASH_KEY = "content_hash"
 
 
 def find_row(conn: sqlite3.Connection, voice_id: str) -> sqlite3.Row | None:
@@ -31,11 +30,6 @@ def find_row(conn: sqlite3.Connection, voice_id: str) -> sqlite3.Row | None:
         "SELECT id, transcript, content_hash, deleted_at FROM voices WHERE id = ?", (voice_id,)
     ).fetchone()
     return row
-
-
-def features_path(paths: StatePaths, voice_id: str, engine: str) -> Path:
-    """Where the features of one engine lie."""
-    return voice_folder(paths, voice_id) / f"features-{engine}.safetensors"
 
 
 def voice_for(

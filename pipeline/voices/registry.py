@@ -34,6 +34,7 @@ CONSENTS = ("own", "agreed", "guardian", "synthetic")
 """My own voice; this person agreed (with a name); my child and I am the guardian; synthetic or licensed."""
 
 NAME_CHARS, TRANSCRIPT_CHARS = 80, 1000
+TAGS_MAX, TAG_CHARS = 12, 30
 
 STARTER_SOURCE = "starter"
 """`voices.source` of the voice that comes with the model."""
@@ -63,6 +64,7 @@ class NewVoice:
     language: str | None = None
     owner: str = ""
     source: str = "upload"
+    tags: tuple[str, ...] = ()
 
 
 def one_line(value: object, most: int, field: str) -> str:
@@ -77,11 +79,36 @@ def one_line(value: object, most: int, field: str) -> str:
     return found
 
 
+def parse_name(value: object) -> str:
+    """A display name: one line of NFC text with a letter or digit in it. Raises CosydError(bad_value)."""
+    found = one_line(value, NAME_CHARS, "name")
+    if not has_words(found):
+        raise CosydError("bad_value", field="name", reason="not_text")
+    return found
+
+
+def parse_tags(value: object) -> tuple[str, ...]:
+    """Words to find a voice by, each once whatever its case, in the order given: a list of texts, or one
+    text with commas. Raises CosydError(bad_value)."""
+    given = value.replace("，", ",").split(",") if isinstance(value, str) else value
+    if not isinstance(given, list | tuple):
+        raise CosydError("bad_value", field="tags", reason="not_text")
+    found: dict[str, str] = {}
+    for item in given:
+        if not isinstance(item, str):
+            raise CosydError("bad_value", field="tags", reason="not_text")
+        if tag := one_line(item.replace(",", " "), TAG_CHARS, "tags"):
+            found.setdefault(tag.casefold(), tag)
+    if len(found) > TAGS_MAX:
+        raise CosydError(
+            "bad_value", field="tags", reason="out_of_range", value=len(found), low=0, high=TAGS_MAX
+        )
+    return tuple(found.values())
+
+
 def parse_new_voice(fields: Mapping[str, Any], now: float, *, source: str = "upload") -> NewVoice:
     """Check name, consent, person, transcript, language. Raises CosydError(bad_value)."""
-    name = one_line(fields.get("name"), NAME_CHARS, "name")
-    if not has_words(name):
-        raise CosydError("bad_value", field="name", reason="not_text")
+    name = parse_name(fields.get("name"))
     choice = fields.get("consent")
     if choice not in CONSENTS:
         raise CosydError(
@@ -101,6 +128,7 @@ def parse_new_voice(fields: Mapping[str, Any], now: float, *, source: str = "upl
         transcript=one_line(fields.get("transcript"), TRANSCRIPT_CHARS, "transcript") or None,
         language=None if language in ("", "auto") else language,
         source=source,
+        tags=parse_tags(fields.get("tags") or ()),
     )
 
 
@@ -137,10 +165,11 @@ def add_voice(
         with write_transaction(conn):
             conn.execute(
                 "INSERT INTO voices (id, name, owner, engine, created_at, transcript, language, seconds,"
-                " source, content_hash, consent) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " source, content_hash, consent, tags) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     voice_id, new.name, new.owner, ENGINE, utc_text(now), new.transcript, new.language,
                     round(len(audio) / rate, 3), new.source, digest, new.consent.to_json(),
+                    _tags_json(new.tags),
                 ),
             )  # fmt: skip
     except BaseException:
@@ -148,7 +177,20 @@ def add_voice(
         raise
     languages = (new.language,) if new.language else ()
     spoken, starter = new.transcript is not None, new.source == STARTER_SOURCE
-    return Voice(voice_id, new.name, ENGINE, languages, new.owner, False, spoken, starter)
+    return Voice(voice_id, new.name, ENGINE, languages, new.owner, False, spoken, starter, new.tags)
+
+
+def _tags_json(tags: tuple[str, ...]) -> str | None:
+    return json.dumps(tags, ensure_ascii=False) if tags else None
+
+
+def _tags(column: str | None) -> tuple[str, ...]:
+    """The column as it was written; nothing when it holds something else."""
+    try:
+        found = json.loads(column or "[]")
+    except ValueError:
+        return ()
+    return tuple(item for item in found if isinstance(item, str)) if isinstance(found, list) else ()
 
 
 def write_clip(path: Path, audio: npt.NDArray[np.float32], rate: int) -> str:
@@ -170,7 +212,7 @@ def write_clip(path: Path, audio: npt.NDArray[np.float32], rate: int) -> str:
 def cloned_voices(conn: sqlite3.Connection) -> tuple[Voice, ...]:
     """Cloned voices that are not deleted, the oldest first."""
     rows = conn.execute(
-        "SELECT id, name, owner, engine, language, transcript IS NOT NULL AS spoken, source FROM voices"
+        "SELECT id, name, owner, engine, language, transcript IS NOT NULL AS spoken, source, tags FROM voices"
         " WHERE deleted_at IS NULL ORDER BY created_at, id"
     )
     return tuple(
@@ -183,6 +225,7 @@ def cloned_voices(conn: sqlite3.Connection) -> tuple[Voice, ...]:
             builtin=False,
             transcript=bool(row["spoken"]),
             starter=row["source"] == STARTER_SOURCE,
+            tags=_tags(row["tags"]),
         )
         for row in rows
     )
@@ -206,16 +249,19 @@ def voice_facts(conn: sqlite3.Connection) -> dict[str, dict[str, Any]]:
     return found
 
 
-def rename_voice(conn: sqlite3.Connection, voice_id: str, name: object) -> bool:
-    """Give a cloned voice another display name; its id stays. False when there is none. Raises
-    CosydError(bad_value)."""
-    shown = one_line(name, NAME_CHARS, "name")
-    if not has_words(shown):
-        raise CosydError("bad_value", field="name", reason="not_text")
+def change_voice(
+    conn: sqlite3.Connection, voice_id: str, *, name: object = None, tags: object = None
+) -> bool:
+    """Give a cloned voice another display name or other tags (None: as they are); its id stays. False when
+    there is none. Raises CosydError(bad_value)."""
+    shown = None if name is None else parse_name(name)
+    words = None if tags is None else parse_tags(tags)
     with write_transaction(conn):
         return bool(
             conn.execute(
-                "UPDATE voices SET name = ? WHERE id = ? AND deleted_at IS NULL", (shown, voice_id)
+                "UPDATE voices SET name = coalesce(?, name), tags = CASE WHEN ? THEN ? ELSE tags END"
+                " WHERE id = ? AND deleted_at IS NULL",
+                (shown, words is not None, _tags_json(words or ()), voice_id),
             ).rowcount
         )
 
@@ -234,7 +280,7 @@ def remove_voice(conn: sqlite3.Connection, paths: StatePaths, voice_id: str, now
     with write_transaction(conn):
         found = conn.execute(
             "UPDATE voices SET deleted_at = ?, name = '', transcript = NULL, content_hash = NULL,"
-            " consent = NULL WHERE id = ? AND deleted_at IS NULL",
+            " consent = NULL, tags = NULL WHERE id = ? AND deleted_at IS NULL",
             (utc_text(now), voice_id),
         ).rowcount
     if found:

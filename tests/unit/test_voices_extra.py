@@ -222,7 +222,7 @@ def test_a_voice_is_renamed_and_its_facts_are_told(tmp_path: Path) -> None:
     from pipeline.paths import StatePaths
     from pipeline.store.db import connect
     from pipeline.store.ensure import ensure_schema
-    from pipeline.voices.registry import add_voice, parse_new_voice, rename_voice, voice_facts
+    from pipeline.voices.registry import add_voice, change_voice, parse_new_voice, voice_facts
 
     paths = StatePaths.at(tmp_path, {})
     paths.ensure()
@@ -235,11 +235,12 @@ def test_a_voice_is_renamed_and_its_facts_are_told(tmp_path: Path) -> None:
         facts = voice_facts(conn)[voice.id]
         assert facts["consent"] == {"choice": "agreed", "at": facts["created_at"], "person": "Anna"}
         assert (facts["seconds"], facts["source"]) == (4.0, "recording")
-        assert rename_voice(conn, voice.id, "  Großmutter\n外婆 ") and not rename_voice(conn, "v-none", "x")
+        assert change_voice(conn, voice.id, name="  Großmutter\n外婆 ")
+        assert not change_voice(conn, "v-none", name="x")
         assert conn.execute("SELECT name FROM voices").fetchone()[0] == "Großmutter 外婆"
-        for wrong in ("", "…", None, 5, "x" * 81):
+        for wrong in ("", "…", 5, "x" * 81):
             with pytest.raises(CosydError):
-                rename_voice(conn, voice.id, wrong)
+                change_voice(conn, voice.id, name=wrong)
         json.dumps(voice_facts(conn))
     finally:
         conn.close()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.datastructures import FormData, UploadFile
-from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
-from starlette.types import Message, Receive
 
 from pipeline.audio.files import disk_errors
 from pipeline.codes import CosydError
@@ -27,15 +23,18 @@ from pipeline.voices.reference import F32, read_reference
 from pipeline.voices.registry import (
     NewVoice,
     add_voice,
+    change_voice,
     clip_path,
+    parse_name,
     parse_new_voice,
+    parse_tags,
     remove_voice,
-    rename_voice,
     voice_facts,
 )
 from pipeline.voices.source import read_source
 from pipeline.voices.styles import DIALECTS, STYLES
 from ui.answers import JsonResponse
+from ui.api.forms import FORM_BYTES, upload_form
 from ui.api.http import json_object, visitor_language
 from ui.api.native import guarded
 from ui.client import client_id
@@ -43,42 +42,9 @@ from ui.jobs import Desk
 from ui.services import Services
 from ui.views import cloning_view, voice_notice, voice_view
 
-FORM_BYTES = 64 * 1024
-"""What the fields beside the audio may take."""
-
 FIELDS = ("name", "consent", "person", "transcript", "language")
 CONVERT_FIELDS = ("voice", "text", "speed", "seed", "source", "client")
 T = TypeVar("T")
-
-
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """`receive` that raises CosydError(bad_audio) once more than `limit` bytes of body came."""
-    seen = 0
-
-    async def receive_some() -> Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > limit:
-            raise CosydError("bad_audio", reason="too_large", limit=limit)
-        return message
-
-    return receive_some
-
-
-@contextlib.asynccontextmanager
-async def _form(request: Request, limit: int) -> AsyncIterator[FormData]:
-    """The form of a request with one file of at most `limit` bytes. Raises CosydError:
-    `bad_audio(too_large)`, `bad_value(not_form)`."""
-    declared = request.headers.get("content-length", "")
-    if declared.isascii() and declared.isdigit() and int(declared) > limit + FORM_BYTES:
-        raise CosydError("bad_audio", reason="too_large", limit=limit)
-    bounded = Request(request.scope, _bounded(request.receive, limit + FORM_BYTES))
-    try:
-        async with bounded.form(max_files=1, max_fields=16, max_part_size=FORM_BYTES) as form:
-            yield form
-    except (MultiPartException, HTTPException, ClientDisconnect):
-        raise CosydError("bad_value", field="body", reason="not_form") from None
 
 
 def voice_routes(services: Services, desk: Desk) -> list[Route]:
@@ -109,7 +75,7 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
 
     async def create(request: Request) -> Response:
         require_model(services.paths.root)
-        async with _form(request, services.config.limits.upload_bytes) as form:
+        async with upload_form(request, services.config.limits.upload_bytes) as form:
             fields: dict[str, Any] = {name: form.get(name) for name in FIELDS}
             source = "recording" if form.get("source") == "recording" else "upload"
             new = parse_new_voice(fields, services.clock.wall(), source=source)
@@ -129,24 +95,28 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
         return JsonResponse(view, status_code=201, headers={"Location": f"/api/voices/{voice.id}/preview"})
 
     async def preview(request: Request) -> Response:
-        voice = _cloned(services, request)
+        voice = cloned_id(services, request)
         path = clip_path(services.paths, voice)
         if not path.is_file():
             raise CosydError("not_found")
         return FileResponse(path, media_type="audio/flac", headers={"Cache-Control": "private, no-cache"})
 
-    async def rename(request: Request) -> Response:
-        voice = _cloned(services, request)
+    async def change(request: Request) -> Response:
+        voice = cloned_id(services, request)
         fields = await json_object(request, max_bytes=FORM_BYTES)
-        if unknown := sorted(set(fields) - {"name"}):
-            raise CosydError("bad_value", field=unknown[0][:80], reason="unknown_key", allowed="name")
-        if not await services.write(rename_voice, voice, fields.get("name")):
+        if unknown := sorted(set(fields) - {"name", "tags"}):
+            raise CosydError("bad_value", field=unknown[0][:80], reason="unknown_key", allowed="name, tags")
+        wanted: dict[str, object] = {"name": parse_name(fields["name"])} if "name" in fields else {}
+        wanted |= {"tags": parse_tags(fields["tags"])} if "tags" in fields else {}
+        if not wanted:
+            raise CosydError("bad_value", field="name", reason="not_text")
+        if not await services.write(change_voice, voice, **wanted):
             raise CosydError("not_found")
         found = next(v for v in services.voices if v.id == voice)
         return JsonResponse(voice_view(found, voice_modes(found, services.state, cloning=True)))
 
     async def erase(request: Request) -> Response:
-        voice = _cloned(services, request)
+        voice = cloned_id(services, request)
         if not await services.write(remove_voice, services.paths, voice, services.clock.wall()):
             raise CosydError("not_found")
         return JsonResponse({"deleted": True})
@@ -155,7 +125,7 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
         return JsonResponse(styles_view(visitor_language(request)))
 
     async def convert(request: Request) -> Response:
-        async with _form(request, services.config.limits.upload_bytes) as form:
+        async with upload_form(request, services.config.limits.upload_bytes) as form:
             fields = conversion_fields({name: form.get(name) for name in CONVERT_FIELDS}, _file_name(form))
             fields["client"] = fields["client"] or client_id(request)
             checked = desk.check(fields, max_chars=services.config.limits.text_chars)
@@ -171,7 +141,7 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
     return [
         Route("/api/voices", guarded(listing), methods=["GET"]),
         Route("/api/voices", guarded(create), methods=["POST"]),
-        Route("/api/voices/{id}", guarded(rename), methods=["PATCH"]),
+        Route("/api/voices/{id}", guarded(change), methods=["PATCH"]),
         Route("/api/voices/{id}", guarded(erase), methods=["DELETE"]),
         Route("/api/voices/{id}/preview", guarded(preview), methods=["GET"]),
         Route("/api/styles", guarded(styles), methods=["GET"]),
@@ -221,7 +191,7 @@ def _file_name(form: FormData) -> str:
     return (upload.filename or "")[:200] if isinstance(upload, UploadFile) else ""
 
 
-def _cloned(services: Services, request: Request) -> str:
+def cloned_id(services: Services, request: Request) -> str:
     """The id of a cloned voice in the path. Raises CosydError(not_found)."""
     wanted = str(request.path_params["id"])
     if not any(voice.id == wanted and not voice.builtin for voice in services.voices):
