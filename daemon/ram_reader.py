@@ -13,13 +13,13 @@ from pathlib import Path
 from daemon.sample import RamReading
 
 ARC = "proc/spl/kstat/zfs/arcstats"
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LOOK_FOR_LIMITS_EVERY = 60
 """Readings between two looks for cgroup limits and for ZFS, which rarely change."""
 _MEMINFO = re.compile(
     r"^(Mem(?:Total|Free|Available)|Buffers|Cached|Shmem|SReclaimable|Swap(?:Total|Free)): +([0-9]+) kB$",
     re.M,
 )
+_STATUS = re.compile(r"^(PPid|RssAnon|RssShmem):\s+([0-9]+)", re.M)
 _OOM_KILLS = re.compile(r"^oom_kill ([0-9]+)$", re.M)
 INTERPRETERS = re.compile(r"(python|node|java|ruby|perl|bash|sh|uvicorn)[0-9.]*")
 GENERIC = re.compile(r"(__main__|main|app|server|webui|launch|run|index|start)\.[a-z]+")
@@ -204,19 +204,26 @@ class RamReader:
         return name
 
     def largest_others(self, ours: frozenset[int], limit: int = 3) -> list[tuple[str, int]]:
-        """Names and anonymous sizes of the largest programs that are not ours, processes of a name
-        together."""
-        sizes: dict[str, int] = {}
+        """Names and sizes of the largest programs that are not ours, processes of a name together.
+
+        `ours` are our children; we, and what they or we started, are left out too. What cannot be given back
+        counts: anonymous memory, and shared memory (a database's buffers, a mapped tmpfs) once for a name, as
+        its processes mostly share the same.
+        """
+        family = ours | {os.getpid()}
+        private: dict[str, int] = {}
+        shared: dict[str, int] = {}
         try:
-            folders = [folder for folder in (self._root / "proc").iterdir() if folder.name.isdigit()]
+            pids = [int(folder.name) for folder in (self._root / "proc").iterdir() if folder.name.isdigit()]
         except OSError:
             return []
-        for folder in folders:
-            if int(folder.name) in ours:
+        for pid in pids:
+            found = dict(_STATUS.findall(self._text(f"proc/{pid}/status") or ""))
+            if pid in family or int(found.get("PPid", 0)) in family:
                 continue
-            fields = self._text(f"proc/{folder.name}/statm")
-            if fields and len(numbers := fields.split()) > 2:
-                size = max(0, int(numbers[1]) - int(numbers[2])) * PAGE_BYTES
-                if size > 0 and (name := self.name_of(int(folder.name))) != "?":
-                    sizes[name] = sizes.get(name, 0) + size
-        return sorted(sizes.items(), key=lambda item: -item[1])[:limit]
+            anonymous, shmem = (int(found.get(name, 0)) * 1024 for name in ("RssAnon", "RssShmem"))
+            if anonymous + shmem > 0 and (name := self.name_of(pid)) != "?":
+                private[name] = private.get(name, 0) + anonymous
+                shared[name] = max(shared.get(name, 0), shmem)
+        sizes = ((name, size + shared[name]) for name, size in private.items())
+        return sorted(sizes, key=lambda item: -item[1])[:limit]

@@ -18,6 +18,8 @@ RECYCLE_S = 30.0
 """How long the old web may go on with its streams."""
 GROWN = 1.2
 """A web that is this much larger than when it was new is worth a recycle."""
+LEAST_SHARE = 0.05
+"""A worker with less of what we hold is not ended for memory below KILL, which takes the largest."""
 WEB_START_BYTES = 250 * 1024**2
 """A second web for the moment of the change; a recycle that would need more than there is helps nobody."""
 
@@ -76,14 +78,18 @@ Output = Act | LevelChanged | Judged | Foreign
 
 
 def targets_of(rung: Rung, sample: Sample, resource: Resource, critical: bool) -> list[OwnProcess]:
-    """Whom a rung would hit, the largest first. Sizes that are unknown are nobody's turn."""
+    """Whom a rung would hit, the largest first. Sizes that are unknown are nobody's turn, nor is a worker
+    that holds next to nothing of what we hold: its end would be waited for while another one leaks."""
     sized = sorted(
         (p for p in sample.own if (p.bytes_of(resource) or 0) > 0),
         key=lambda p: p.bytes_of(resource) or 0,
         reverse=True,
     )
     # A worker that could not be had back is given up for nothing less than CRITICAL.
-    workers = [p for p in sized if not p.is_web and (critical or not p.keep)]
+    least = LEAST_SHARE * sum(p.bytes_of(resource) or 0 for p in sized)
+    workers = [
+        p for p in sized if not p.is_web and (critical or not p.keep) and (p.bytes_of(resource) or 0) >= least
+    ]
     if rung is Rung.TRIM:
         return [p for p in sized if p.ready]
     if rung is Rung.UNLOAD:

@@ -68,6 +68,15 @@ WEB_NEED_BYTES = 150 * 1024**2
 FLUSH_S = 5.0
 
 
+LOOK_AFTER_S = 0.01
+"""After the heartbeats, which come at whole seconds."""
+
+
+def until_look(now: float, cadence_s: float) -> float:
+    """Seconds until the next look: at whole multiples of the cadence, a moment after the heartbeats."""
+    return cadence_s - (now - LOOK_AFTER_S) % cadence_s
+
+
 class Supervisor:
     """Everything that lives as long as the process. `run` returns the exit status."""
 
@@ -220,7 +229,7 @@ class Supervisor:
         try:
             self._round()
         finally:
-            self.loop.later(self.guard.cadence_s, self._tick)
+            self.loop.later(until_look(self.loop.now(), self.guard.cadence_s), self._tick)
         if self.loop.failures == failures:
             if not self._announced:
                 self._announced = True

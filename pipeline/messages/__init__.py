@@ -165,6 +165,8 @@ def event_text(kind: str, language: Language, params: Mapping[str, Any] | None =
     with the card comes with its cure."""
     if kind == "gpu_state_changed" and f"gpu.{(params or {}).get('state')}" in catalogue(language):
         return render(f"gpu.{(params or {})['state']}", language, params)
+    if kind == "admission_refused" and "short_bytes" not in (params or {}):
+        kind = "admission_refused_foreign"  # nobody knows how much others will give back
     return render(f"event.{kind}", language, _worded(params or {}, language))
 
 

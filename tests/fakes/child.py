@@ -88,7 +88,7 @@ def main() -> int:
             if time.monotonic() - began > plan.get("close_link_after", float("inf")):
                 link.close()
                 return
-            pause.wait(context.config.heartbeat_s)
+            pause.wait(context.config.heartbeat_s - time.monotonic() % context.config.heartbeat_s)
 
     threading.Thread(target=beats, daemon=True).start()
     if plan.get("ready") == "never":

@@ -116,6 +116,14 @@ def test_an_idle_engine_that_is_being_unloaded_has_its_settle_time_at_critical()
     assert run.rungs == [Rung.UNLOAD]
 
 
+def test_a_worker_that_holds_next_to_nothing_is_not_ended_for_a_page_that_leaks() -> None:
+    small = OwnProcess("worker:builtin", 20, 26 * MIB)
+    run = Run()
+    run.feed(at(CRITICAL, replace(WEB, rss_bytes=2400 * MIB), small), 1)
+    assert run.rungs == [Rung.KILL]
+    assert isinstance(act := run.out[-1], Act) and act.targets == ("web",)
+
+
 def test_what_began_at_low_is_cut_short_at_critical() -> None:
     run = Run()
     run.feed(at(LOW, WEB, BUSY), 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,11 @@ def test_what_cannot_be_read_is_unknown(tmp_path: Path, text: str) -> None:
 def test_no_proc_at_all_is_unknown(tmp_path: Path) -> None:
     assert RamReader(tmp_path).read() is None
     assert RamReader(tmp_path).largest_others(frozenset()) == []
+
+
+def status(parent: int, anonymous: int, shared: int = 0) -> str:
+    """/proc/PID/status, sizes in kB."""
+    return f"Name:\tx\nPPid:\t{parent}\nRssAnon:\t{anonymous} kB\nRssFile:\t99 kB\nRssShmem:\t{shared} kB\n"
 
 
 BASE = {"proc/meminfo": meminfo(MemTotal=16000, MemFree=8000, MemAvailable=12000, Cached=4000)}
@@ -145,18 +151,41 @@ def test_the_largest_others_are_named_with_their_processes_together(tmp_path: Pa
         tmp_path,
         {
             "proc/10/comm": "ollama\n",
-            "proc/10/statm": "9000 5000 1000 0 0 0 0\n",
+            "proc/10/status": status(1, 4000),
             "proc/11/comm": "ollama\n",
-            "proc/11/statm": "9000 2000 1000 0 0 0 0\n",
+            "proc/11/status": status(10, 1000),
             "proc/12/comm": "cosyd\n",
-            "proc/12/statm": "9000 9000 0 0 0 0 0\n",
+            "proc/12/status": status(1, 9000),
             "proc/13/comm": "kthread\n",
-            "proc/13/statm": "0 0 0 0 0 0 0\n",
+            "proc/13/status": "Name:\tkthread\nPPid:\t2\n",
             "proc/self/comm": "x\n",
         },
     )
-    page = 4096
-    assert reader.largest_others(frozenset({12})) == [("ollama", 5000 * page)]
+    assert reader.largest_others(frozenset({12})) == [("ollama", 5000 * 1024)]
+
+
+def test_shared_memory_counts_once_for_a_program(tmp_path: Path) -> None:
+    """A database's buffers are in each of its processes; a hog of tmpfs has nothing else."""
+    files = {f"proc/{pid}/comm": "postgres\n" for pid in (10, 11, 12)}
+    files |= {f"proc/{pid}/status": status(1, 10, shared) for pid, shared in ((10, 500), (11, 700), (12, 0))}
+    files |= {"proc/20/comm": "hog\n", "proc/20/status": status(1, 1, 600)}
+    assert write(tmp_path, files).largest_others(frozenset()) == [
+        ("postgres", 730 * 1024),
+        ("hog", 601 * 1024),
+    ]
+
+
+def test_we_and_what_we_started_are_never_others(tmp_path: Path) -> None:
+    """The supervisor was named as the program that uses the memory, with 23 MB."""
+    me = os.getpid()
+    files = {f"proc/{pid}/comm": f"p{pid}\n" for pid in (me, 5, 6, 7)}
+    files |= {
+        f"proc/{me}/status": status(1, 9000),
+        "proc/5/status": status(me, 8000),  # the warden, the NVML helper, maintenance
+        "proc/6/status": status(12, 7000),  # what a worker started
+        "proc/7/status": status(1, 1),
+    }
+    assert write(tmp_path, files).largest_others(frozenset({12})) == [("p7", 1024)]
 
 
 def test_swap_that_is_not_told_is_unknown_and_not_zero(tmp_path: Path) -> None:
