@@ -4,6 +4,7 @@ demand: what happens to the card is named, and never ends in a restart loop."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,17 @@ CARD = {
     "deadlines.start_s": "20",
     "guard.gpu_deadline_s": "15",
 }
+
+
+CODES = (
+    (18, "driver_mismatch"),
+    (9, "no_driver"),
+    (15, "gpu_lost"),
+    (16, "reset_required"),
+    (10, "timeout"),
+    (999, "gpu_lost"),
+)
+"""NVML's return codes with which no worker is started, and their words."""
 
 
 class Carded(Fakes):
@@ -112,6 +124,30 @@ def test_vram_of_ours_is_trimmed_then_unloaded(make: Callable[..., Carded]) -> N
     fakes.wait_event("level_changed", lambda row: row["params"]["new"] == "ok")
 
 
+def test_vram_that_creeps_is_trimmed_then_recycled_before_the_card_is_full(
+    make: Callable[..., Carded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job runs, nothing is tight yet, and the card would be full in an hour. A minute is a third of a
+    second here."""
+    monkeypatch.setenv("FAKE_MINUTE", "0.33")
+    fakes = make(settings={"guard.quiet_s": "0.5"}, worker_cosyvoice3={"vram": GIB})
+    pid, held = fakes.worker(), GIB
+    while not fakes.events("drain_started"):
+        held += 20 * MIB
+        assert held < 4 * GIB, "it was never restarted"
+        fakes.set(free=6 * GIB - held, processes=[(pid, held)])
+        time.sleep(0.1)  # the pace of the leak
+    found = fakes.wait_event("creep_predicted")["params"]
+    assert (found["resource"], found["child"]) == ("vram", f"worker:{ENGINE}") and found["eta_s"] > 0
+    trims = [row["params"] for row in fakes.events("trim_failed")]
+    assert [(row["reason"], row["targets"]) for row in trims] == [("creep", f"worker:{ENGINE}")]
+    assert fakes.wait_event("drain_started")["params"]["reason"] == "creep"
+    fakes.set(free=5 * GIB, processes=[])
+    wait_for(lambda: fakes.pids(("--engine", ENGINE)) not in ([], [pid]), 30, "a new worker")
+    fakes.until("ready", ENGINE, 30)
+    assert fakes.starts() == 2 and not fakes.events("level_changed") + fakes.events("worker_killed")
+
+
 def test_foreign_vram_is_named_and_our_worker_is_left_alone(make: Callable[..., Carded]) -> None:
     """C15."""
     fakes = make(worker_cosyvoice3={"vram": 300 * MIB})
@@ -137,7 +173,7 @@ def test_without_a_usable_card_nothing_is_started_until_it_is_back(make: Callabl
     fakes = make()
     fakes.until_gpu("ok")
     job = ""
-    for code, state in ((18, "driver_mismatch"), (9, "no_driver"), (15, "gpu_lost"), (16, "reset_required")):
+    for code, state in CODES:
         fakes.fail(nvmlInit=code, nvmlDeviceGetCount=code)
         fakes.until_gpu(state)
         job = job or fakes.job(ENGINE)
@@ -197,6 +233,20 @@ def test_a_card_that_tells_nothing_but_its_memory_is_enough(make: Callable[..., 
     wait_for(lambda: fakes.rows("SELECT * FROM samples"), 15, "a sample")
     found = fakes.rows("SELECT gpu_util_ratio, gpu_temp_c, power_w FROM samples")[-1]
     assert set(found.values()) == {None}
+
+
+def test_a_card_whose_memory_cannot_be_asked_for_is_no_full_card(make: Callable[..., Carded]) -> None:
+    """NVML says "not supported": speech works on, and nothing is restarted."""
+    fakes = make(worker_cosyvoice3={"vram": GIB})
+    pid = fakes.worker()
+    fakes.until_gpu("ok")
+    fakes.fail(nvmlDeviceGetMemoryInfo=3, nvmlDeviceGetMemoryInfo_v2=3)
+    fakes.until_gpu("nvml_error")
+    assert fakes.status()["vram"] is None and fakes.pids(("--engine", ENGINE)) == [pid]
+    assert fakes.control("admission", engine=ENGINE)["admit"] is True
+    fakes.fail()
+    fakes.until_gpu("ok")
+    assert fakes.starts() == 1 and not fakes.events("worker_killed")
 
 
 def test_out_of_memory_twice_brings_the_worker_back_leaner(make: Callable[..., Carded]) -> None:
