@@ -1,4 +1,4 @@
-"""Which test guards which real-world case of areas c (memory and VRAM), d (supervisor), g (SQLite, schedule).
+"""Which test guards which real-world case of areas c (memory, VRAM), d (supervisor), e (swap), g (SQLite).
 
 The names are looked up, so that a case cannot lose its test unseen.
 """
@@ -32,6 +32,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "unit/test_gpu_reader.py::test_c07_without_numbers_per_process_there_is_no_claim",
         "unit/test_policy.py::test_without_per_process_numbers_a_full_card_is_nobodys_fault",
         "integration/test_gpu_guard.py::test_a_card_that_tells_nothing_but_its_memory_is_enough",
+        "integration/test_gpu_guard.py::test_a_card_whose_memory_cannot_be_asked_for_is_no_full_card",
     ),
     "C09 reserved memory": (
         "unit/test_gpu_reader.py::test_c09_what_the_driver_reserves_does_not_shift_what_is_free",
@@ -92,6 +93,28 @@ CASES: dict[str, tuple[str, ...]] = {
         "unit/test_runner.py::test_an_engine_deaf_to_the_stop_flag_is_called_hung",
         "integration/test_supervisor.py::test_a_worker_that_hangs_is_ended_and_comes_back",
     ),
+    "E01 a swap file with holes": (
+        "system/test_swap.py::test_e01_a_file_with_holes_is_written_in_full_and_taken",
+        "system/test_swap.py::test_swap_grows_and_goes_again_on",
+    ),
+    "E04 ZFS": ("system/test_swap_refused.py::test_e04_on_zfs_it_is_refused_with_the_reason",),
+    "E05 swapoff with too little RAM": (
+        "system/test_swap_refused.py::test_e05_shrink_is_refused_when_ram_cannot_take_what_is_swapped_out",
+        "system/test_vm.py::test_swap_by_the_installed_units_e05_included",
+        "unit/test_swap_plan.py::test_e05_a_smaller_size_needs_ram_that_takes_the_pages_back",
+    ),
+    "E07 containers": (
+        "system/test_swap_refused.py::test_e07_where_swapon_is_denied_nothing_is_left",
+        "system/test_systemd.py::test_e07_in_a_container_there_is_no_swap_helper_and_the_service_starts",
+    ),
+    "E09 swap of others": (
+        "system/test_swap.py::test_e09_swap_of_others_is_counted_and_never_touched",
+        "system/test_swap.py::test_e09_a_swap_file_that_lies_in_our_folder_under_another_name_stays",
+    ),
+    "E12 disk full while creating": (
+        "system/test_swap_refused.py::test_e12_a_disk_without_the_room_keeps_the_old_swap_and_no_part_of_the_new",
+        "system/test_swap_refused.py::test_a_file_system_that_runs_full_meanwhile_is_left_as_it_was",
+    ),
     "G01 database is locked": (
         "integration/test_bad_input.py::test_a_locked_database_is_waited_for_then_named",
         "unit/test_queue_processes.py::test_eight_writers_lose_and_double_nothing",
@@ -113,6 +136,16 @@ CASES: dict[str, tuple[str, ...]] = {
         "unit/test_schedule_clock.py::test_g09_jobs_coalesce_and_never_overlap",
     ),
 }
+
+
+IDS = (
+    "C01 C03 C05 C07 C09 C12 C13 C14 C15 C18 D01 D03 D05 D08 D09 D11 D13 D16 E01 E04 E05 E07 E09 E12"
+    " G01 G03 G05 G07 G09"
+)
+
+
+def test_no_case_is_forgotten() -> None:
+    assert sorted(case.split()[0] for case in CASES) == IDS.split()
 
 
 @cache
