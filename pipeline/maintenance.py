@@ -34,6 +34,7 @@ from pipeline.store.backup import copy_database
 from pipeline.store.db import check_schema, connect, storage_error, write_transaction
 from pipeline.store.migrate import os_storage_error, report_failure
 from pipeline.voices.leftovers import sweep_voices
+from pipeline.voices.uploads import sweep_uploads
 
 RAW_SAMPLES_S = 7 * 86400.0
 """10 s rows are kept for a week, then hourly means,"""
@@ -57,9 +58,9 @@ Numbers = dict[str, Any]
 
 
 def retention(conn: sqlite3.Connection, paths: StatePaths, config: Config, now: float) -> Numbers:
-    """Old and surplus audio, orphans, rows of jobs long over, clips without a voice."""
-    clips = sweep_voices(conn, paths, now)
-    return {**dataclasses.asdict(apply_retention(conn, paths, config.outputs, now)), "clips": clips}
+    """Old and surplus audio, orphans, rows of jobs long over, clips without a voice, uploads after a day."""
+    swept = {"clips": sweep_voices(conn, paths, now), "uploads": sweep_uploads(paths, now)}
+    return dataclasses.asdict(apply_retention(conn, paths, config.outputs, now)) | swept
 
 
 def checkpoint(conn: sqlite3.Connection, paths: StatePaths, config: Config, now: float) -> Numbers:

@@ -37,6 +37,11 @@ class StatePaths:
         return self.root / "voices"
 
     @property
+    def uploads(self) -> Path:
+        """Recordings that were looked at and may become voices, for a day."""
+        return self.root / "uploads"
+
+    @property
     def backups(self) -> Path:
         return self.root / "backups"
 

@@ -11,6 +11,7 @@ import click
 from daemon.cli.frame import Group, Option, json_option, language, note, print_json, state_option, text
 from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
+from daemon.cli.voice_check import check, span_of, span_options, tell_advice
 from daemon.cli.voice_files import CONSENTS, export, forget, import_, not_added, preview, tag
 from pipeline.messages import render
 from pipeline.model_files import require_model
@@ -69,6 +70,7 @@ def voices(ctx: click.Context, paths: StatePaths, as_json: bool) -> None:
 @click.option("--person", cls=Option, metavar="NAME", default="", help="opt_person")
 @click.option("--transcript", cls=Option, metavar="TEXT", default="", help="opt_transcript")
 @click.option("--language", "tag", cls=Option, metavar="TAG", default="", help="opt_language")
+@span_options
 @state_option
 @json_option
 def add(
@@ -78,12 +80,15 @@ def add(
     person: str,
     transcript: str,
     tag: str,
+    span_start: float | None,
+    span_end: float | None,
     paths: StatePaths,
     as_json: bool,
 ) -> None:
     """Add a voice from a recording."""
-    from pipeline.voices.reference import read_reference
+    from pipeline.voices.reference import read_clip
     from pipeline.voices.registry import add_voice, parse_new_voice
+    from pipeline.voices.verdict import report_view
 
     require_model(paths.root)
     now = time.time()
@@ -92,15 +97,19 @@ def add(
     }  # fmt: skip
     new = parse_new_voice(fields, now)
     config = current_config(paths)
-    audio, rate = read_reference(
-        file, max_seconds=config.reference_audio_max_s, with_transcript=new.transcript is not None
+    clip = read_clip(
+        file,
+        max_seconds=config.reference_audio_max_s,
+        transcript=new.transcript,
+        span=span_of(span_start, span_end),
     )
     with open_database(paths) as conn:
-        voice = add_voice(conn, paths, new, audio, rate, now)
+        voice = add_voice(conn, paths, new, clip.audio, clip.rate, now)
     if as_json:
-        print_json(dataclasses.asdict(voice))
+        print_json(dataclasses.asdict(voice) | {"verdict": report_view(clip.report, language())})
     else:
         click.echo(voice.id)
+        tell_advice(clip.report)
         note("voice_added", id=voice.id)
     if not voice.transcript:
         note("voice_no_transcript")
@@ -152,5 +161,5 @@ def styles(as_json: bool) -> None:
         )
 
 
-for command in (tag, preview, export, import_, forget):
+for command in (check, tag, preview, export, import_, forget):
     voices.add_command(command)

@@ -29,7 +29,8 @@ from pipeline.codes import CosydError
 
 F32 = npt.NDArray[np.float32]
 
-WALL_S = 30.0
+WALL_S = 120.0
+"""The child ends itself after 20 s of work; this is for a machine that gives it none."""
 READ_SECONDS = 120.0
 """No more of a recording is looked at than this."""
 

@@ -1,134 +1,181 @@
-"""An uploaded file to a reference clip: decoded within bounds, mono, outer silence removed, checked.
+"""A recording to a reference clip: the best part of it, without silence around, at one level; with verdicts.
 
-The content decides, never the name. libsndfile first, else ffmpeg as a child with the upload as its standard
-input (a file, so that it can seek) and real audio containers only: a `.wav` that holds a playlist would
-otherwise decode a neighbour's file.
+The file is read by `pipeline.audio.recording`. Only the cut that is made here is kept.
 """
 
 from __future__ import annotations
 
-import io
-import resource
-import shutil
-import subprocess
-import tempfile
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.audio.mixdown import RATE
+from pipeline.audio.recording import Recording, read_recording
+from pipeline.audio.speech import FRAME_S, Activity, find_speech
 from pipeline.codes import CosydError
+from pipeline.voices.cut import MOST_S, Cut, best_cuts, outer
+from pipeline.voices.quality import Check, Measured, advise
 
 F32 = npt.NDArray[np.float32]
 
-RATE = 24_000
-"""What ffmpeg is asked for; libsndfile's own rate is kept."""
-
-MIN_RATE = 16_000
 MIN_SECONDS = 1.0
-READ_SECONDS = 120.0
-"""No more of a file is decoded than this."""
-
-WALL_S, CPU_S, MEMORY_BYTES = 30.0, 20, 2 * 1024**3
-SILENT_RMS = 10 ** (-60 / 20)
-EDGE = 10 ** (-45 / 20)
-"""Outside the first and last 20 ms frame as loud as this (relative to the loudest) there is only silence."""
-
-CONTAINERS = "aac,aiff,amr,caf,flac,matroska,mov,mp3,ogg,wav,w64"
-"""Real audio containers: none that names other files."""
+SILENT_DB = -75.0
+"""Softer than this is nothing but a converter's own noise; anything louder is turned up."""
+LEVEL, PEAK, MOST_GAIN = 10 ** (-22 / 20), 0.8, 10 ** (50 / 20)
+"""Every voice is enrolled at the level of speech that the built-in one has, with upstream's highest peak."""
+_FADE_S = 0.005
+_SLACK_S = 0.05
 
 
-def read_reference(path: Path, *, max_seconds: float, with_transcript: bool) -> tuple[F32, int]:
-    """(mono samples, rate) of at most `max_seconds`. Raises CosydError(bad_audio) with a reason.
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a recording is good for. `cut` is what would be enrolled, `suggestions` parts to choose from (only
+    of a longer one), `shortened` when `cut` is one of them. `refusal` is the error that adding it raises."""
 
-    A longer clip is cut when nothing is known about its words; with a transcript it is refused, since the
-    words would no longer fit the sound.
+    seconds: float
+    cut: Cut
+    suggestions: tuple[Cut, ...]
+    shortened: bool
+    checks: tuple[Check, ...]
+    refusal: CosydError | None = None
+
+    @property
+    def good(self) -> bool:
+        """Nothing could be better."""
+        return all(check.verdict == "good" for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Mono samples at `rate`, ready to be enrolled."""
+
+    audio: F32
+    rate: int
+    report: Report
+
+
+def read_clip(
+    path: Path, *, max_seconds: float, transcript: str | None, span: tuple[float, float] | None = None
+) -> Clip:
+    """The clip of a file. Raises CosydError(bad_audio) with a reason."""
+    return make_clip(read_recording(path), max_seconds=max_seconds, transcript=transcript, span=span)
+
+
+def make_clip(
+    recording: Recording,
+    *,
+    max_seconds: float,
+    transcript: str | None,
+    span: tuple[float, float] | None = None,
+) -> Clip:
+    """The part `span` (start and end in seconds), else all, else the best part. Raises CosydError(bad_audio):
+    silent, short, long, span."""
+    report = examine(recording, max_seconds=max_seconds, transcript=transcript, span=span)
+    if report.refusal is not None:
+        raise report.refusal
+    return Clip(finished(_part(recording.audio, report.cut)), RATE, report)
+
+
+def examine(
+    recording: Recording,
+    *,
+    max_seconds: float,
+    transcript: str | None,
+    span: tuple[float, float] | None = None,
+) -> Report:
+    """Look at everything; nothing is raised.
+
+    A longer recording is cut when nothing is known about its words; with a transcript it is refused, since
+    the words would no longer fit the sound.
     """
-    audio, rate = decode(path)
-    if rate < MIN_RATE:
-        raise CosydError("bad_audio", reason="rate", value=rate, limit=MIN_RATE)
-    if not np.isfinite(audio).all():
-        raise CosydError("bad_audio", reason="broken")
-    mono = trimmed(to_mono(audio), rate)
-    seconds = len(mono) / rate
-    if seconds < MIN_SECONDS:
-        raise CosydError("bad_audio", reason="short", value=round(seconds, 1), limit=MIN_SECONDS)
-    if seconds > max_seconds:
-        if with_transcript:
-            raise CosydError("bad_audio", reason="long", value=round(seconds, 1), limit=max_seconds)
-        mono = mono[: int(max_seconds * rate)]
-    return mono, rate
+    total = recording.seconds
+    room = find_speech(recording.audio, RATE)
+    whole = outer(room, total)
+    longest = max_seconds if transcript else min(max_seconds, MOST_S)
+    long = whole.seconds > longest + _SLACK_S
+    suggestions = tuple(best_cuts(room, total, max_seconds)) if long and room.spans else ()
+    shortened = long and span is None and not transcript and bool(suggestions)
+    cut = suggestions[0] if shortened else whole
+    refusal: CosydError | None = None
+    if span is not None:
+        if not 0 <= span[0] < span[1] or span[0] >= total:
+            refusal = CosydError("bad_audio", reason="span", value=round(total, 1))
+        else:
+            cut = _within(recording.audio, Cut(span[0], min(span[1], total)))
+    part = _part(recording.audio, cut)
+    own = find_speech(part, RATE) if cut != whole else room
+    if refusal is None:
+        refusal = _refusal(room, cut, own, max_seconds)
+    checks = advise(
+        Measured(
+            seconds=round(cut.seconds, 3),
+            speech=own.speech,
+            clipped=recording.clipped,
+            snr_db=_snr(room, own),
+            loud_db=own.loud_db,
+            rate=recording.rate,
+            cut_off=recording.cut_off,
+        ),
+        transcript,
+    )
+    if shortened:
+        taken = {"start": cut.start, "end": cut.end, "seconds": cut.seconds}
+        checks[0] = dataclasses.replace(checks[0], verdict="fair", advice="cut", params=taken)
+    if refusal is not None:
+        at = 1 if refusal.params["reason"] == "silent" else 0
+        checks[at] = Check(checks[at].name, "bad", checks[at].value, refusal=refusal)
+    return Report(round(total, 3), cut, suggestions, shortened, tuple(checks), refusal)
 
 
-def decode(path: Path, seconds: float = READ_SECONDS) -> tuple[F32, int]:
-    """(samples, channels) and rate of at most `seconds`. Raises CosydError(bad_audio)."""
-    import soundfile
-
-    if not path.is_file():
-        raise CosydError("bad_audio", reason="empty")
-    try:
-        with soundfile.SoundFile(path) as file:
-            if file.samplerate > 0 and file.channels <= 8:
-                rate = file.samplerate
-                return file.read(int(seconds * rate), dtype="float32", always_2d=True), rate
-    except (soundfile.LibsndfileError, OSError, ValueError):
-        pass
-    return _ffmpeg(path, seconds), RATE
+def is_silent(activity: Activity) -> bool:
+    """Is there nothing at all to be heard?"""
+    return activity.loud_db is None or activity.loud_db < SILENT_DB
 
 
-def _limits() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+def _refusal(room: Activity, cut: Cut, own: Activity, max_seconds: float) -> CosydError | None:
+    if is_silent(room) or is_silent(own):
+        return CosydError("bad_audio", reason="silent")
+    spoken = (own.spans[-1][1] - own.spans[0][0]) * FRAME_S if own.spans else 0.0
+    if spoken < MIN_SECONDS - _SLACK_S:
+        return CosydError("bad_audio", reason="short", value=round(spoken, 1), limit=MIN_SECONDS)
+    if cut.seconds > max_seconds + _SLACK_S:
+        return CosydError("bad_audio", reason="long", value=round(cut.seconds, 1), limit=max_seconds)
+    return None
 
 
-def _ffmpeg(path: Path, seconds: float) -> F32:
-    program = shutil.which("ffmpeg")
-    if program is None:
-        raise CosydError("bad_audio", reason="unreadable")
-    command = [
-        program, "-nostdin", "-hide_banner", "-loglevel", "error", "-protocol_whitelist", "file,pipe",
-        "-format_whitelist", CONTAINERS, "-i", "file:/dev/stdin", "-map", "0:a:0", "-vn", "-sn", "-dn",
-        "-t", str(seconds), "-threads", "1", "-ac", "1", "-ar", str(RATE), "-f", "f32le", "pipe:1",
-    ]  # fmt: skip
-    with tempfile.TemporaryDirectory() as empty, path.open("rb") as source:
-        try:
-            done = subprocess.run(
-                command,
-                stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=empty,
-                timeout=WALL_S,
-                preexec_fn=_limits,
-                check=False,
-            )
-        except (subprocess.TimeoutExpired, OSError) as error:
-            raise CosydError("bad_audio", reason="unreadable") from error
-    if done.returncode != 0 or not done.stdout:
-        raise CosydError("bad_audio", reason="unreadable")
-    return np.frombuffer(io.BytesIO(done.stdout).getvalue(), "<f4").astype(np.float32).reshape(-1, 1)
+def _within(audio: F32, cut: Cut) -> Cut:
+    """A cut without the silence at its own ends."""
+    inner = outer(find_speech(_part(audio, cut), RATE), cut.seconds)
+    return Cut(cut.start + inner.start, cut.start + inner.end)
 
 
-def to_mono(audio: F32) -> F32:
-    """The mean of the channels; where they cancel each other (one is the other upside down), the loudest."""
-    mixed = audio.mean(axis=1, dtype=np.float32)
-    powers = np.square(audio, dtype=np.float64).mean(axis=0) if len(audio) else np.zeros(audio.shape[1])
-    if audio.shape[1] > 1 and float(np.square(mixed, dtype=np.float64).mean()) < 0.1 * float(powers.max()):
-        mixed = audio[:, int(powers.argmax())]
-    return np.ascontiguousarray(mixed)
+def _part(audio: F32, cut: Cut) -> F32:
+    return audio[round(cut.start * RATE) : round(cut.end * RATE)]
 
 
-def trimmed(mono: F32, rate: int) -> F32:
-    """Without constant offset and outer silence, 100 ms kept. Raises CosydError(bad_audio): empty, silent."""
-    if not len(mono):
-        raise CosydError("bad_audio", reason="empty")
-    mono = mono - mono.mean(dtype=np.float64).astype(np.float32)
-    frame = max(1, rate // 50)
-    frames = mono[: len(mono) // frame * frame].reshape(-1, frame)
-    levels = np.sqrt(np.square(frames, dtype=np.float64).mean(axis=1))
-    if not len(levels) or float(levels.max()) < SILENT_RMS:
-        raise CosydError("bad_audio", reason="silent")
-    loud = np.flatnonzero(levels > EDGE * levels.max())
-    first, last = max(0, int(loud[0]) - 5), min(len(levels), int(loud[-1]) + 6)
-    return np.ascontiguousarray(mono[first * frame : last * frame if last < len(levels) else len(mono)])
+def _snr(room: Activity, own: Activity) -> float | None:
+    """How far the voice of the cut is above the room, whose quietest moments may lie outside of it."""
+    if own.loud_db is None or (own.floor_db is None and room.floor_db is None):
+        return None
+    floors = [floor for floor in (room.floor_db, own.floor_db) if floor is not None]
+    return own.loud_db - min(floors)
+
+
+def finished(mono: F32) -> F32:
+    """Without constant offset, at `LEVEL`, no peak above `PEAK`, its ends faded over 5 ms."""
+    audio = mono.astype(np.float64)
+    audio -= audio.mean()
+    activity = find_speech(audio.astype(np.float32), RATE)
+    frame = round(FRAME_S * RATE)
+    loud = [audio[start * frame : end * frame] for start, end in activity.spans] or [audio]
+    power = float(np.square(np.concatenate(loud)).mean())
+    peak = float(np.abs(audio).max())
+    gain = min(LEVEL / max(power**0.5, 1e-9), PEAK / max(peak, 1e-9), MOST_GAIN)
+    audio *= gain
+    fade = np.linspace(0.0, 1.0, round(_FADE_S * RATE))
+    audio[: len(fade)] *= fade
+    audio[-len(fade) :] *= fade[::-1]
+    return audio.astype(np.float32)

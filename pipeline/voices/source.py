@@ -15,8 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.audio.files import disk_errors
+from pipeline.audio.mixdown import RATE
+from pipeline.audio.recording import read_recording
+from pipeline.audio.speech import find_speech
 from pipeline.codes import CosydError
-from pipeline.voices.reference import F32, MIN_RATE, MIN_SECONDS, decode, to_mono, trimmed
+from pipeline.voices.cut import outer
+from pipeline.voices.reference import F32, MIN_SECONDS, is_silent
 from pipeline.voices.registry import write_clip
 
 T = TypeVar("T")
@@ -32,18 +36,22 @@ def source_path(job_dir: Path) -> Path:
 
 def read_source(path: Path) -> tuple[F32, int]:
     """(mono samples, rate) of an uploaded recording, its timing untouched. Raises CosydError(bad_audio)."""
-    audio, rate = decode(path, MAX_SECONDS + 1)
-    if rate < MIN_RATE:
-        raise CosydError("bad_audio", reason="rate", value=rate, limit=MIN_RATE)
-    if not np.isfinite(audio).all():
-        raise CosydError("bad_audio", reason="broken")
-    if len(audio) / rate > MAX_SECONDS:
+    recording = read_recording(path, MAX_SECONDS + 1)
+    if recording.seconds > MAX_SECONDS:
         raise CosydError("bad_audio", reason="long_source", limit=MAX_SECONDS)
-    mono = to_mono(audio)
-    spoken = len(trimmed(mono, rate)) / rate
+    activity = find_speech(recording.audio, RATE)
+    if is_silent(activity):
+        raise CosydError("bad_audio", reason="silent")
+    spoken = outer(activity, recording.seconds).seconds
     if spoken < MIN_SECONDS:
         raise CosydError("bad_audio", reason="short", value=round(spoken, 1), limit=MIN_SECONDS)
-    return mono, rate
+    return _held(recording.audio), RATE
+
+
+def _held(audio: F32) -> F32:
+    """Turned down where it exceeds full scale: a file of floating point numbers may."""
+    peak = float(np.abs(audio).max(initial=0.0))
+    return audio / np.float32(peak) if peak > 1.0 else audio
 
 
 def with_source(job_dir: Path, audio: npt.NDArray[np.float32], rate: int, insert: Callable[[], T]) -> T:

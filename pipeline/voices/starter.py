@@ -17,7 +17,7 @@ from pipeline.codes import CosydError
 from pipeline.model_child import STARTER, read_child
 from pipeline.paths import StatePaths
 from pipeline.voices.catalogue import Voice
-from pipeline.voices.reference import read_reference
+from pipeline.voices.reference import read_clip
 from pipeline.voices.registry import STARTER_SOURCE, Consent, NewVoice, add_voice, cloned_voices
 
 TEXT = (
@@ -47,7 +47,7 @@ def ensure_starter(conn: sqlite3.Connection, paths: StatePaths, name: str, now: 
     with tempfile.TemporaryDirectory(dir=paths.tmp) as folder:
         clip = Path(folder) / "starter.wav"
         make_clip(clip)
-        audio, rate = read_reference(clip, max_seconds=MAX_SECONDS, with_transcript=True)
+        found = read_clip(clip, max_seconds=MAX_SECONDS, transcript=TEXT)
     consent = Consent("synthetic", utc_text(now))
     new = NewVoice(name, consent, TEXT, "en", source=STARTER_SOURCE)
-    return add_voice(conn, paths, new, audio, rate, now)
+    return add_voice(conn, paths, new, found.audio, found.rate, now)

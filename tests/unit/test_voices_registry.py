@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,6 @@ from pipeline.store.db import connect
 from pipeline.store.ensure import ensure_schema
 from pipeline.voices.catalogue import Voice, ready_made
 from pipeline.voices.choose import fit_mode
-from pipeline.voices.reference import read_reference
 from pipeline.voices.registry import add_voice, all_voices, clip_path, parse_new_voice, remove_voice
 
 RATE, NOW = 24_000, 1_700_000_000.0
@@ -83,58 +80,6 @@ def test_a_voice_is_listed_with_its_clip_and_leaves_nothing(paths: StatePaths, c
     assert voice.id not in {v.id for v in all_voices(conn, {})} and list(paths.voices.iterdir()) == []
     with pytest.raises(CosydError):
         clip_path(paths, "../outputs")
-
-
-def clip(path: Path, audio: Any, rate: int = RATE) -> Path:
-    soundfile.write(path, audio, rate, format="WAV")
-    return path
-
-
-def test_a_clip_is_cut_free_of_silence_and_its_channels_do_not_cancel(tmp_path: Path) -> None:
-    still = np.zeros(2 * RATE, np.float32)
-    mono = np.concatenate([still, tone(3), still])
-    audio, rate = read_reference(
-        clip(tmp_path / "a", np.stack([mono, -mono], 1)), max_seconds=10, with_transcript=False
-    )
-    assert rate == RATE and 2.9 < len(audio) / rate < 3.3 and np.abs(audio).max() > 0.29
-
-
-@pytest.mark.parametrize(
-    ("audio", "rate", "reason"),
-    [
-        (np.zeros(3 * RATE), RATE, "silent"),
-        (tone(0.3), RATE, "short"),
-        (tone(3, 8000), 8000, "rate"),
-        (tone(12), RATE, "long"),
-    ],
-)
-def test_a_bad_clip_is_refused_with_its_reason(tmp_path: Path, audio: Any, rate: int, reason: str) -> None:
-    with pytest.raises(CosydError) as refused:
-        read_reference(clip(tmp_path / "a", audio, rate), max_seconds=10, with_transcript=True)
-    assert (refused.value.code, refused.value.params["reason"]) == ("bad_audio", reason)
-
-
-def test_without_words_a_long_clip_is_cut(tmp_path: Path) -> None:
-    audio, rate = read_reference(clip(tmp_path / "a", tone(12)), max_seconds=10, with_transcript=False)
-    assert len(audio) == 10 * rate
-
-
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="not asked for: ffmpeg is not installed")
-def test_a_voice_memo_is_read_and_a_playlist_is_not_followed(tmp_path: Path) -> None:
-    source = clip(tmp_path / "neighbour.wav", tone(3))
-    memo = tmp_path / "memo"
-    subprocess.run(["ffmpeg", "-nostdin", "-loglevel", "error", "-i", source, "-f", "mp4", memo], check=True)
-    audio, rate = read_reference(memo, max_seconds=10, with_transcript=True)
-    assert 2.8 < len(audio) / rate < 3.2
-    for text in (
-        f"ffconcat version 1.0\nfile '{source}'\n",
-        f"#EXTM3U\n#EXT-X-TARGETDURATION:3\n#EXTINF:3,\n{source}\n#EXT-X-ENDLIST\n",
-    ):
-        bait = tmp_path / "bait.wav"
-        bait.write_text(text)
-        with pytest.raises(CosydError) as refused:
-            read_reference(bait, max_seconds=10, with_transcript=True)
-        assert refused.value.params["reason"] == "unreadable"
 
 
 def ready() -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from pipeline.audio.files import disk_errors
 from pipeline.codes import CosydError
 from pipeline.messages import Language, render
 from pipeline.model_files import require_model
 from pipeline.voices.abilities import voice_modes
-from pipeline.voices.quality import clip_advice
-from pipeline.voices.reference import F32, read_reference
 from pipeline.voices.registry import (
-    NewVoice,
     add_voice,
     change_voice,
     clip_path,
@@ -33,10 +25,13 @@ from pipeline.voices.registry import (
 )
 from pipeline.voices.source import read_source
 from pipeline.voices.styles import DIALECTS, STYLES
+from pipeline.voices.verdict import report_view
 from ui.answers import JsonResponse
+from ui.api.clips import clip_of, clip_routes
 from ui.api.forms import FORM_BYTES, upload_form
 from ui.api.http import json_object, visitor_language
 from ui.api.native import guarded
+from ui.api.upload import file_name, read_upload
 from ui.client import client_id
 from ui.jobs import Desk
 from ui.services import Services
@@ -44,7 +39,6 @@ from ui.views import cloning_view, voice_notice, voice_view
 
 FIELDS = ("name", "consent", "person", "transcript", "language")
 CONVERT_FIELDS = ("voice", "text", "speed", "seed", "source", "client")
-T = TypeVar("T")
 
 
 def voice_routes(services: Services, desk: Desk) -> list[Route]:
@@ -79,18 +73,14 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
             fields: dict[str, Any] = {name: form.get(name) for name in FIELDS}
             source = "recording" if form.get("source") == "recording" else "upload"
             new = parse_new_voice(fields, services.clock.wall(), source=source)
-            audio, rate = await _decoded(services, form, lambda path: _reference(services, new, path))
+            clip = await clip_of(services, form, new)
         now = services.clock.wall()
-        voice = await services.write(add_voice, services.paths, new, audio, rate, now)
+        voice = await services.write(add_voice, services.paths, new, clip.audio, clip.rate, now)
         language = visitor_language(request)
         modes = voice_modes(voice, services.state, cloning=True)
-        advice = await services.in_audio_thread(lambda: clip_advice(audio, rate, new.transcript))
         view = voice_view(voice, modes) | {
             "notice": voice_notice(voice, language),
-            "verdict": {
-                "good": not advice,
-                "advice": [{"code": c, "message": render(f"voice.advice_{c}", language)} for c in advice],
-            },
+            "verdict": report_view(clip.report, language),
         }
         return JsonResponse(view, status_code=201, headers={"Location": f"/api/voices/{voice.id}/preview"})
 
@@ -126,10 +116,10 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
 
     async def convert(request: Request) -> Response:
         async with upload_form(request, services.config.limits.upload_bytes) as form:
-            fields = conversion_fields({name: form.get(name) for name in CONVERT_FIELDS}, _file_name(form))
+            fields = conversion_fields({name: form.get(name) for name in CONVERT_FIELDS}, file_name(form))
             fields["client"] = fields["client"] or client_id(request)
             checked = desk.check(fields, max_chars=services.config.limits.text_chars)
-            source = await _decoded(services, form, read_source)
+            source = await read_upload(services, form, read_source)
         accepted = await desk.accept(checked, patience_s=services.config.patience.page_s, source=source)
         seconds = len(source[0]) / source[1] / checked.speed
         return JsonResponse(
@@ -141,6 +131,7 @@ def voice_routes(services: Services, desk: Desk) -> list[Route]:
     return [
         Route("/api/voices", guarded(listing), methods=["GET"]),
         Route("/api/voices", guarded(create), methods=["POST"]),
+        *clip_routes(services),
         Route("/api/voices/{id}", guarded(change), methods=["PATCH"]),
         Route("/api/voices/{id}", guarded(erase), methods=["DELETE"]),
         Route("/api/voices/{id}/preview", guarded(preview), methods=["GET"]),
@@ -186,39 +177,9 @@ def conversion_fields(form: Mapping[str, Any], file_name: str) -> dict[str, Any]
     return fields
 
 
-def _file_name(form: FormData) -> str:
-    upload = form.get("audio")
-    return (upload.filename or "")[:200] if isinstance(upload, UploadFile) else ""
-
-
 def cloned_id(services: Services, request: Request) -> str:
     """The id of a cloned voice in the path. Raises CosydError(not_found)."""
     wanted = str(request.path_params["id"])
     if not any(voice.id == wanted and not voice.builtin for voice in services.voices):
         raise CosydError("not_found")
     return wanted
-
-
-async def _decoded(services: Services, form: FormData, read: Callable[[Path], T]) -> T:
-    """`read(path)` of the uploaded file, in a thread, in a private folder that is gone afterwards. Raises
-    CosydError(bad_audio | storage_full)."""
-    upload = form.get("audio")
-    if not isinstance(upload, UploadFile):
-        raise CosydError("bad_audio", reason="empty")
-
-    def work() -> T:
-        with tempfile.TemporaryDirectory(prefix="upload-", dir=services.scratch) as folder:
-            path = Path(folder) / "audio"
-            with disk_errors(), path.open("wb") as out:
-                shutil.copyfileobj(upload.file, out)
-            return read(path)
-
-    return await services.in_audio_thread(work)
-
-
-def _reference(services: Services, new: NewVoice, path: Path) -> tuple[F32, int]:
-    return read_reference(
-        path,
-        max_seconds=services.config.reference_audio_max_s,
-        with_transcript=new.transcript is not None,
-    )
