@@ -25,13 +25,13 @@ from pipeline.engines.base import (  # noqa: E402
     VoiceFeatures,
     open_engine,
 )
-from pipeline.engines.cosyvoice3 import engine as module  # noqa: E402
+from pipeline.engines.cosyvoice3 import starting  # noqa: E402
 from pipeline.engines.cosyvoice3.engine import (  # noqa: E402
     CosyVoice3Engine,
     model_folder,
-    rss_bytes,
 )
 from pipeline.engines.cosyvoice3.plan import options_of, safer_options  # noqa: E402
+from pipeline.engines.cosyvoice3.starting import rss_bytes  # noqa: E402
 from pipeline.planning.memory import wished  # noqa: E402
 from pipeline.profile import Config  # noqa: E402
 from pipeline.profile.config import Cosyvoice  # noqa: E402
@@ -233,7 +233,7 @@ def test_a_failed_self_test_takes_the_next_safer_dtype_and_says_so(
     made = CosyVoice3Engine(KIT / "model", tmp_path)
     answers = iter(["silent", ""])
     monkeypatch.setattr(made, "_self_test", lambda stop: next(answers))
-    monkeypatch.setattr(module, "fast_bf16", lambda: True)
+    monkeypatch.setattr(starting, "fast_bf16", lambda: True)
     made.load(config("int8"), NEVER)
     assert made.notices == ["int8+bf16: silent"]
     assert made.capabilities().dtype == "bf16+fp32"

@@ -16,7 +16,7 @@ from tests.cosyvoice3.conftest import KIT, NO_TORCH
 torch = pytest.importorskip("torch", reason=NO_TORCH)
 
 from pipeline.engines.base import EngineUnavailable, Options, OutOfMemory, Segment, VoiceFeatures  # noqa: E402
-from pipeline.engines.cosyvoice3 import engine as module  # noqa: E402
+from pipeline.engines.cosyvoice3 import starting  # noqa: E402
 from pipeline.engines.cosyvoice3.engine import CosyVoice3Engine  # noqa: E402
 from pipeline.engines.cosyvoice3.flow import Flow  # noqa: E402
 from pipeline.engines.cosyvoice3.model import load_model  # noqa: E402
@@ -210,11 +210,11 @@ def test_little_memory_at_load_means_less_at_once_and_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = CosyVoice3Engine(KIT / "model", tmp_path)
-    monkeypatch.setattr(module, "ram_free", lambda: (1500 * MIB, 4096 * MIB))
+    monkeypatch.setattr(starting, "ram_free", lambda: (1500 * MIB, 4096 * MIB))
     made.load(dataclasses.replace(EXACT, weights="bf16", longest_segment_s=40.0), NEVER)
     assert made.plan is not None and made.plan.reduced and made.plan.choice.llm == "int8"
     assert made.capabilities().longest_segment_s == made.plan.choice.longest_s
     assert made.notices[0].startswith("memory: ")
-    monkeypatch.setattr(module, "ram_free", lambda: None)
+    monkeypatch.setattr(starting, "ram_free", lambda: None)
     made.load(EXACT, NEVER)
     assert not made.plan.reduced and made.notices == []

@@ -13,7 +13,8 @@
     vocoder         log-mel to samples                  vocoder_stream   the same on windows
     synthesis       the parts joined                    engine       the Engine protocol
     step            a decoding step, captured on a card plan         how to load and how much at once
-    recovery        out of memory, gone on from leaner
+    recovery        out of memory, gone on from leaner  starting     what fits, and the first sentence
+    asking          voices and segments in the model's terms
     random_weights  a checkpoint of noise, any size     heap         glibc's heap, kept and returned
 
 Only the worker process imports this package; `engine` imports torch when it loads. How the parts fit:

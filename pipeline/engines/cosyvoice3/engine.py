@@ -40,17 +40,14 @@ from pipeline.engines.cosyvoice3.plan import (
     smaller_options,
 )
 from pipeline.engines.cosyvoice3.recovery import free_all, leaner_each_time, memory_errors
-from pipeline.engines.cosyvoice3.text import tidy
+from pipeline.engines.cosyvoice3.starting import Watched, plan_here, rss_bytes, self_test
 from pipeline.model_files import LANGUAGES, MODEL_NAME, model_folder
 from pipeline.paths import default_state_root
 from pipeline.planning.environment import PRIMITIVES
-from pipeline.planning.free import ram_free
-from pipeline.planning.memory import Device, ModelSizes, Plan, budget, make_plan, wished
-from pipeline.planning.processor import fast_bf16
+from pipeline.planning.memory import Plan
 from pipeline.profile import Config
 
 if TYPE_CHECKING:
-    from pipeline.engines.cosyvoice3.decode import LlmRequest
     from pipeline.engines.cosyvoice3.model import Model
     from pipeline.engines.cosyvoice3.synthesis import Voice
 
@@ -58,29 +55,6 @@ log = logging.getLogger(__name__)
 
 Loader: TypeAlias = "Callable[[Path, Path, LoadOptions], Model]"
 """(official folder, cache, options) -> the parts. `model.load_model`; the bench draws its weights instead."""
-
-SELF_TEST_TOKENS, SELF_TEST_STREAMED = 12, 40
-SILENT_PEAK = 1e-4
-
-
-def rss_bytes() -> int | None:
-    """Resident memory of this process; None where /proc does not say."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-class _Watched:
-    """A stop flag that tells of being looked at, which is at each token and each step of the flow."""
-
-    def __init__(self, stop: StopFlag, on_look: Callable[[], None]) -> None:
-        self._stop, self._on_look = stop, on_look
-
-    def is_set(self) -> bool:
-        self._on_look()
-        return self._stop.is_set()
 
 
 class CosyVoice3Engine:
@@ -148,19 +122,8 @@ class CosyVoice3Engine:
         return Footprint(rss_bytes(), self.vram_bytes())
 
     def plan_here(self, profile: Config) -> Plan:
-        """What fits into the memory that is free now. When nothing does, the leanest is tried all the same:
-        the plan has a margin, and an out-of-memory is caught."""
-        import torch
-
-        device: Device = "cuda" if profile.gpu != "none" and torch.cuda.is_available() else "cpu"
-        free = torch.cuda.mem_get_info() if device == "cuda" else ram_free()
-        room = budget(profile, device, *(free or (None, None)))
-        plan = make_plan(ModelSizes(), wished(profile, device, fast_bf16()), room, context=0)
-        if plan.reduced:
-            self._notice(f"memory: {plan.wish} -> {plan.choice}")
-        if not plan.fits:
-            self._notice(f"memory: {plan.needs.peak} bytes needed, {room} free")
-        return plan
+        """What fits into the memory that is free now; what had to be left out is in `notices`."""
+        return plan_here(profile, self._notice)
 
     def _try(
         self, folder: Path, cache: Path, options: LoadOptions, stop: StopFlag
@@ -184,7 +147,7 @@ class CosyVoice3Engine:
     def _watched(self, stop: StopFlag) -> StopFlag:
         """`stop`, looked at with the heartbeat listening: on a slow CPU a segment takes minutes to its first
         sound, and must not be taken for one that hangs."""
-        return _Watched(stop, self.on_progress) if self.on_progress is not None else stop
+        return Watched(stop, self.on_progress) if self.on_progress is not None else stop
 
     def _notice(self, text: str) -> None:
         self.notices.append(text)
@@ -198,37 +161,8 @@ class CosyVoice3Engine:
             return (self._loader or load_model)(folder, cache, options)
 
     def _self_test(self, stop: StopFlag) -> str:
-        """Speak a few tokens: "" when the result is finite and not silent, else what is wrong. On a card it
-        is streamed, as the first listener's will be, so that kernels and graph are there by then."""
-        import torch
-
-        from pipeline.engines.cosyvoice3.prompts import llm_request
-        from pipeline.engines.cosyvoice3.sampling import GreedySampler
-        from pipeline.engines.cosyvoice3.synthesis import Voice, speak_many, speak_streaming
-
-        model = self._ready()
-        config, on_card = model.flow.config, model.options.device != "cpu"
-        voice = Voice((), torch.zeros(0, config.mel), torch.ones(config.speaker))
-        request = llm_request(
-            model.tokenizer,
-            "cross_lingual",
-            "你好，hello.",
-            (),
-            max_tokens=SELF_TEST_STREAMED if on_card else SELF_TEST_TOKENS,
-        )
-        sampler = GreedySampler(model.llm.config.codes)
-        with memory_errors():
-            if on_card:
-                pieces = list(speak_streaming(model, voice, request, sampler, stop, effort=self._effort))
-            else:
-                spoken = speak_many(model, voice, [request], sampler, stop, effort=self._effort)
-                pieces = [samples for _, samples in spoken]
-        if stop.is_set():
-            return ""
-        samples = np.concatenate(pieces) if pieces else np.zeros(0, np.float32)
-        if not np.isfinite(samples).all():
-            return "not finite"
-        return "" if len(samples) and float(np.abs(samples).max()) > SILENT_PEAK else "silent"
+        """ "" when the first sentence sounds, else what is wrong. Raises OutOfMemory."""
+        return self_test(self._ready(), self._effort, stop)
 
     def enrol(self, audio: F32Mono, rate: int, transcript: str | None) -> VoiceFeatures:
         """Encode a reference once for all time. Raises CosydError(bad_audio), EngineUnavailable."""
@@ -250,6 +184,7 @@ class CosyVoice3Engine:
         self, segment: Segment, voice: VoiceFeatures | str, options: Options, stop: StopFlag
     ) -> Iterator[F32Mono]:
         """Chunks of at most a second; on a GPU they come while the rest is made."""
+        from pipeline.engines.cosyvoice3.asking import segment_request
         from pipeline.engines.cosyvoice3.synthesis import speak_streaming
 
         model = self._ready()
@@ -259,7 +194,7 @@ class CosyVoice3Engine:
             return
         stop = self._watched(stop)
         ready, features = self._voice(voice)
-        request = self._request(segment, features, ready, options)
+        request = segment_request(model, segment, features, ready, options)
 
         def run(effort: Effort) -> Iterator[tuple[int, F32Mono]]:
             for chunk in speak_streaming(
@@ -274,12 +209,13 @@ class CosyVoice3Engine:
         self, segments: Sequence[Segment], voice: VoiceFeatures | str, options: Options, stop: StopFlag
     ) -> Iterator[tuple[int, F32Mono]]:
         """Several segments decoded together, each yielded when its tokens are complete."""
+        from pipeline.engines.cosyvoice3.asking import segment_request
         from pipeline.engines.cosyvoice3.synthesis import speak_many
 
         model = self._ready()
         stop = self._watched(stop)
         ready, features = self._voice(voice)
-        requests = [self._request(s, features, ready, options) for s in segments]
+        requests = [segment_request(model, s, features, ready, options) for s in segments]
 
         def run(effort: Effort) -> Iterator[tuple[int, F32Mono]]:
             return speak_many(
@@ -394,40 +330,13 @@ class CosyVoice3Engine:
 
     def _voice(self, voice: VoiceFeatures | str) -> tuple[Voice, VoiceFeatures]:
         """The voice's arrays as tensors, checked. Raises CosydError(unknown_voice | bad_value)."""
-        import torch
-
-        from pipeline.engines.cosyvoice3.synthesis import Voice
+        from pipeline.engines.cosyvoice3.asking import ready_voice
 
         if isinstance(voice, str):
             raise CosydError("unknown_voice", voice=voice[:80], known="", nearest="")
         if (known := self._voices.get(voice.content_hash)) is not None and voice.content_hash:
             return known, voice
-        config = self._ready().flow.config
-        try:
-            tokens, mel, speaker = (voice.arrays[n] for n in ("speech_tokens", "prompt_mel", "speaker"))
-        except KeyError as error:
-            raise CosydError("bad_value", field="voice", reason="unknown_key", allowed=str(error)) from error
-        ids = tuple(int(t) for t in np.asarray(tokens).reshape(-1))
-        right = mel.shape == (config.ratio * len(ids), config.mel) and speaker.size == config.speaker
-        if not right or not (np.isfinite(mel).all() and np.isfinite(speaker).all()):
-            raise CosydError("bad_value", field="voice", reason="out_of_range", value="features")
-        ready = Voice(ids, torch.from_numpy(np.array(mel, np.float32)), torch.from_numpy(np.array(speaker)))
+        ready = ready_voice(self._ready(), voice)
         if voice.content_hash:
             self._voices = {voice.content_hash: ready}  # one voice at a time: the next segment has the same
         return ready, voice
-
-    def _request(
-        self, segment: Segment, features: VoiceFeatures, voice: Voice, options: Options
-    ) -> LlmRequest:
-        from pipeline.engines.cosyvoice3.prompts import effective_mode, llm_request
-
-        mode = effective_mode(options.mode, features.transcript, options.instruct)
-        return llm_request(
-            self._ready().tokenizer,
-            mode,
-            tidy(segment.text),
-            voice.tokens,
-            transcript=features.transcript,
-            instruct=options.instruct,
-            seed=options.seed + segment.idx,
-        )
