@@ -305,6 +305,8 @@ class Supervisor:
             for slot in self.children.alive()
             if slot.process is not None and slot.child.beat.job is not None
         )
+        if not holding and self.workers.work == 0:
+            return  # no job is queued, running or held: nothing can be late
         config = self.config
 
         def expire(conn: sqlite3.Connection) -> list[queue.Requeued]:
