@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.audio.check import voiced_seconds
 from pipeline.codes import CosydError
 from pipeline.engines.base import F32Mono, Options, Segment, StopFlag, VoiceFeatures
 from pipeline.jobs import SAMPLE_RATE
@@ -108,6 +109,14 @@ class Converting:
             return
         options = replace(options, instruct=None)
         yield from cast(Converter, self.engine).convert(audio, rate, voice, options, stop)
+
+
+def voice_in(job_dir: Path, segment: Segment) -> float:
+    """Seconds of voice in the stretch that a segment names; the take is checked against it."""
+    audio, rate = _read(source_path(job_dir), segment.start, segment.end)
+    if not len(audio) or float(np.abs(audio).max()) < SILENT_PEAK:
+        return 0.0
+    return voiced_seconds(audio, rate)
 
 
 def _silence(samples: int) -> Iterator[F32Mono]:

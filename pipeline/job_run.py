@@ -27,7 +27,7 @@ from pipeline.audio.files import SegmentWriter, remove_segments, write_final_fla
 from pipeline.child import HeartbeatState
 from pipeline.clock import Clock
 from pipeline.codes import CosydError
-from pipeline.conversion import Converting, cut_source
+from pipeline.conversion import Converting, cut_source, voice_in
 from pipeline.cutting import Cut, cut_job, same_cut
 from pipeline.engines.base import Engine, Options, Segment, VoiceFeatures
 from pipeline.jobs import SAMPLE_RATE, JobRequest, SegmentState, estimate_seconds
@@ -154,6 +154,7 @@ class JobRun:
             if converting
             else estimate_seconds(segment.text, self._request.speed)
         )
+        like_s = voice_in(self._dir, segment) / self._request.speed if converting else None
         bench.attendant.begin(
             Limits(
                 first_chunk_s=factor * deadlines.first_audio_s,
@@ -187,6 +188,7 @@ class JobRun:
                     self._request.speed,
                     expected_s=expected_s,
                     natural=bench.config.take_check == "speech" and bench.engine.capabilities().natural,
+                    like_s=like_s,
                 ),
             )
         finally:

@@ -55,14 +55,26 @@ class Finding:
 
 
 class Listener:
-    """Hears one take of `text` (one segment) at `speed`; `natural` is False for engines that only beep."""
+    """Hears one take of `text` (one segment) at `speed`; `natural` is False for engines that only beep.
+
+    `like_s`: a recording is said again that has so many seconds of voice (`voiced_seconds`, divided by the
+    speed). Then nothing is known of its words: whether it repeats itself or ends in the middle of a sound is
+    the recording's own affair, and silence may be all there is to say.
+    """
 
     def __init__(
-        self, text: str, speed: float = 1.0, *, expected_s: float | None = None, natural: bool = True
+        self,
+        text: str,
+        speed: float = 1.0,
+        *,
+        expected_s: float | None = None,
+        natural: bool = True,
+        like_s: float | None = None,
     ) -> None:
         self._text = text
         self._speed = speed
-        self._words = has_words(text)
+        self._like_s = like_s
+        self._words = has_words(text) if like_s is None else like_s > 0
         self._expected_s = estimate_seconds(text, speed) if expected_s is None else expected_s
         self._natural = natural
         self._chunks: list[F32Mono] = []
@@ -81,8 +93,13 @@ class Listener:
         if not self._words:
             return None
         if not len(signal) or float(np.abs(signal).max()) < SILENCE_PEAK:
-            return Finding("silent", fatal=True)
-        return examine(signal, self._text, self._expected_s, self._speed) if self._natural else None
+            # Noise that is said again may well become silence.
+            return Finding("silent", fatal=self._like_s is None)
+        if not self._natural:
+            return None
+        if self._like_s is not None:
+            return compare(signal, self._like_s)
+        return examine(signal, self._text, self._expected_s, self._speed)
 
 
 def examine(signal: F32Mono, text: str, expected_s: float, speed: float = 1.0) -> Finding | None:
@@ -102,6 +119,28 @@ def examine(signal: F32Mono, text: str, expected_s: float, speed: float = 1.0) -
     if _cut_off(signal, loud):
         return Finding("cut_off")
     return None
+
+
+def compare(signal: F32Mono, like_s: float) -> Finding | None:
+    """The doubt about audible `signal`, float32, shape (n,), 24 kHz, that should have `like_s` of voice."""
+    voiced_s = voiced_seconds(signal, SAMPLE_RATE)
+    if _clipped(signal) > _FEW_CLIPPED * max(voiced_s, 1.0):
+        return Finding("clipped")
+    if voiced_s < _SHORTEST * like_s - 0.1:
+        return Finding("too_short")
+    if voiced_s > _LONGEST * like_s + _SLACK_S:
+        return Finding("too_long")
+    return None
+
+
+def voiced_seconds(signal: F32Mono, rate: int) -> float:
+    """Seconds of mono samples in which somebody speaks: as loud as `examine` asks for. 0 for silence."""
+    frame = max(1, rate // 50)
+    frames = signal[: len(signal) // frame * frame].reshape(-1, frame).astype(np.float64)
+    if not len(frames) or float(np.abs(signal).max()) < SILENCE_PEAK:
+        return 0.0
+    loudness = 10 * np.log10((frames**2).mean(axis=1) + 1e-10)
+    return float((loudness > np.percentile(loudness, 95) + _VOICED_DB).sum()) * frame / rate
 
 
 def _spectrum(signal: F32Mono) -> tuple[Spectrum, npt.NDArray[np.float32]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.audio.check import Finding, Listener, examine
+from pipeline.audio.check import Finding, Listener, examine, voiced_seconds
 from pipeline.codes import CosydError
 from pipeline.engines.base import F32Mono, Options, Segment, StopFlag, VoiceFeatures
 from pipeline.engines.builtin import BuiltinEngine
@@ -72,6 +72,32 @@ def test_good_takes_are_left_alone(engine: BuiltinEngine, rounds: Callable[[int,
         if found := examine(signal, text, estimate_seconds(text, speed), speed):
             alarms.append((found.reason, speed, text))
     assert len(alarms) <= max(1, count // 200), alarms
+
+
+def heard_again(take: F32Mono, like_s: float, natural: bool = True) -> Finding | None:
+    """What is said of a conversion whose recording has `like_s` of voice; its text is a file name."""
+    listener = Listener("memo-2024-03-05.m4a", 1.0, like_s=like_s, natural=natural)
+    assert listener.chunk(take.astype(np.float32)) is None
+    return listener.end()
+
+
+def test_a_conversion_is_compared_with_its_recording_and_not_with_its_label(
+    spoken: dict[str, F32Mono],
+) -> None:
+    said = np.concatenate(list(spoken.values()))
+    like_s = voiced_seconds(said, SAMPLE_RATE)
+    assert voiced_seconds(np.repeat(said, 2), 2 * SAMPLE_RATE) == pytest.approx(like_s, abs=0.2)
+    half = said[: len(said) // 3]
+    assert heard_again(said, like_s) is None
+    assert heard_again(said[: len(said) * 9 // 10], like_s) is None  # it ends where it ends
+    assert heard_again(np.tile(half[: len(half) // 2], 6), like_s) is None  # so may the recording
+    assert heard_again(half, like_s) == Finding("too_short")
+    assert heard_again(np.tile(said, 3), like_s) == Finding("too_long")
+    assert heard_again(np.clip(4 * said, -0.5, 0.5), like_s) == Finding("clipped")
+    assert heard_again(np.zeros(SAMPLE_RATE), like_s) == Finding("silent")
+    assert heard_again(np.zeros(SAMPLE_RATE), 0.0) is None
+    assert voiced_seconds(np.zeros(0, np.float32), SAMPLE_RATE) == 0.0
+    assert heard_again(half, like_s, natural=False) is None
 
 
 @pytest.mark.parametrize(
