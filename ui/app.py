@@ -41,7 +41,10 @@ LANGUAGES: tuple[Language, ...] = ("zh", "en")
 PROBES = ("/healthz", "/readyz")
 Endpoint = Callable[[Request], Awaitable[Response]]
 _SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
-_SCRIPTS = ("base", "shelf", "record", "tap", "manner", "speak", "adding", "voices", "house")
+_SCRIPTS = (
+    "base", "shelf", "record", "tap", "manner", "speak", "consent", "adding", "voice_acts", "voices", "words",
+    "house",
+)  # fmt: skip
 _ASSETS = {f"{name}.js": _SCRIPT for name in _SCRIPTS} | {"page.css": _STYLE, "voices.css": _STYLE}
 
 

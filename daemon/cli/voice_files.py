@@ -146,7 +146,7 @@ def export(voice_id: str, output: Path | None, paths: StatePaths) -> None:
 def import_(file: Path, consent: str, person: str, name: str, paths: StatePaths, as_json: bool) -> None:
     """Add a voice from an exported file."""
     from pipeline.voices.archive import read_archive
-    from pipeline.voices.sharing import import_voice
+    from pipeline.voices.sharing import import_voice, said_there
 
     archive = read_archive(file)
     said = {"consent": consent, "person": person, "name": name}
@@ -157,17 +157,15 @@ def import_(file: Path, consent: str, person: str, name: str, paths: StatePaths,
         print_json(dataclasses.asdict(voice))
     else:
         click.echo(voice.id)
-        note("voice_imported", id=voice.id, said=said_there(archive.about))
+        note("voice_imported", id=voice.id, said=_in_words(said_there(archive.about)))
 
 
-def said_there(about: Mapping[str, Any]) -> str:
-    """The consent that an archive tells of, in words; what it says is somebody else's word."""
-    consent = about.get("consent")
-    choice = consent.get("choice") if isinstance(consent, dict) else None
-    if not isinstance(consent, dict) or choice not in CONSENTS:
+def _in_words(said: Mapping[str, str]) -> str:
+    """A consent that an archive tells of."""
+    if not said["choice"]:
         return text("consent_unsaid")
-    person, at = str(consent.get("person", ""))[:80], str(consent.get("at", ""))[:10]
-    return f"{text(f'said_{choice}', person=person)} ({at})" if at else text(f"said_{choice}", person=person)
+    words = text(f"said_{said['choice']}", person=said["person"])
+    return f"{words} ({said['at'][:10]})" if said["at"] else words
 
 
 @click.command(

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from pipeline.audio.files import disk_errors
 from pipeline.codes import CosydError
+from pipeline.jobs import clean_text
 from pipeline.paths import StatePaths
 from pipeline.voices.archive import CLIP, LIMITS, Archive, refused, write_archive
 from pipeline.voices.catalogue import Voice
@@ -33,7 +34,7 @@ from pipeline.voices.feature_file import (
     features_path,
     metadata_hash,
 )
-from pipeline.voices.registry import add_voice, clip_path, parse_new_voice
+from pipeline.voices.registry import CONSENTS, add_voice, clip_path, parse_new_voice
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,16 @@ def imported_fields(archive: Archive, said: Mapping[str, Any]) -> dict[str, Any]
     if said.get("name"):
         fields["name"] = said["name"]
     return fields
+
+
+def said_there(about: Mapping[str, Any]) -> dict[str, str]:
+    """The consent that a file tells of: `choice`, `person`, `at` (UTC text), each "" where there is none.
+    Somebody else's word: shown, never believed."""
+    consent = about.get("consent")
+    found = consent if isinstance(consent, dict) else {}
+    said = {name: found.get(name) for name in ("choice", "person", "at")}
+    words = {name: clean_text(value)[:80] if isinstance(value, str) else "" for name, value in said.items()}
+    return words if words["choice"] in CONSENTS else dict.fromkeys(words, "")
 
 
 def import_voice(

@@ -21,7 +21,7 @@ from pipeline.jobs import VOICE_ID
 from pipeline.voices.abilities import voice_modes
 from pipeline.voices.archive import MAX_BYTES, Archive, read_archive
 from pipeline.voices.forget import belongings, forget_person
-from pipeline.voices.sharing import export_voice, import_voice
+from pipeline.voices.sharing import export_voice, import_voice, said_there
 from ui.answers import JsonResponse
 from ui.api.forms import FORM_BYTES, upload_form
 from ui.api.http import json_object, visitor_language
@@ -69,6 +69,7 @@ def voice_file_routes(services: Services) -> list[Route]:
         able = model_trouble(services) is None
         view = voice_view(voice, voice_modes(voice, services.state, cloning=able)) | {
             "notice": voice_notice(voice, visitor_language(request)),
+            "said": said_there(archive.about),
         }
         return JsonResponse(view, status_code=201, headers={"Location": f"/api/voices/{voice.id}/preview"})
 

@@ -2,7 +2,6 @@
 "use strict";
 (() => {
   const { setup, t, api, el, notice, get, languageName, upload, loadVoices, audioUrl, Refused } = window.cosyd;
-  const CONSENTS = ["own", "agreed", "guardian", "synthetic"];
   const TRIAL_EVERY_MS = 400;
 
   function field(label, box, hint, id) {
@@ -19,38 +18,28 @@
       ...setup.languages.map((code) => el("option", { value: code }, languageName(code))));
     const tagField = field(t("voice.clip_language"), tag, null, "language");
     const name = el("input", { type: "text", maxlength: "80", autocomplete: "off", placeholder: t("voice.name_hint") });
-    const person = el("input", { type: "text", maxlength: "80", autocomplete: "off" });
-    const personField = field(t("voice.consent_person"), person, null, "person");
-    const radios = CONSENTS.map((value) => el("input", { type: "radio", name: "cosyd-consent", value, onchange: draw }));
-    const today = new Intl.DateTimeFormat(setup.language === "zh" ? "zh-CN" : "en", { dateStyle: "long" }).format(new Date());
-    const consent = el("fieldset", { class: "cosyd-consent" }, el("legend", {}, t("voice.consent")),
-      ...radios.flatMap((radio, i) => [el("label", {}, radio, t(`voice.consent_${CONSENTS[i]}`)), radio.value === "agreed" ? personField : null]).filter(Boolean),
-      el("small", {}, t("voice.consent_today", { date: today })));
+    const consent = window.cosyd.consentField("add");
     const save = el("button", { type: "submit", class: "cosyd-button cosyd-primary" }, t("voice.save"));
     const shut = el("button", { type: "button", class: "cosyd-link", onclick: onClose }, t("voice.cancel"));
     const acts = el("div", { class: "cosyd-clip-row cosyd-acts" }, save, shut);
     const way = el("div", { class: "cosyd-way", "aria-live": "polite" });
-    const picker = window.cosyd.clipPicker({ sentences, seconds: Math.floor(setup.reference_s), changed: () => draw() });
+    const picker = window.cosyd.clipPicker({ sentences, seconds: Math.floor(setup.reference_s), changed: () => { draw(); check.take(picker.clip()); } });
+    const check = window.cosyd.clipCheck();
     const lines = el("form", { class: "cosyd-add", novalidate: true, onsubmit: (event) => { event.preventDefault(); add(); } },
       el("p", { class: "cosyd-lead" }, t("voice.add_intro")),
-      picker.element, wordsField, wordsNote, tagField, field(t("voice.name"), name, null, "name"), consent, acts, way);
+      picker.element, check.element, wordsField, wordsNote, tagField, field(t("voice.name"), name, null, "name"), consent.element, acts, way);
     words.addEventListener("input", draw);
-
-    const chosen = () => radios.find((radio) => radio.checked)?.value;
 
     function draw() {
       const uploading = picker.kind() === "upload";
       wordsField.hidden = tagField.hidden = !uploading;
       wordsNote.hidden = !uploading || !picker.clip() || words.value.trim() !== "";
-      personField.hidden = chosen() !== "agreed";
     }
 
     function missing() {
       if (!picker.clip() || picker.busy()) return "voice.missing_clip";
       if (!name.value.trim()) return "voice.missing_name";
-      if (!chosen()) return "voice.missing_consent";
-      if (chosen() === "agreed" && !person.value.trim()) return "voice.missing_person";
-      return null;
+      return consent.missing();
     }
 
     // -- the way: upload, check, learn ----------------------------------------------------------------
@@ -83,7 +72,7 @@
       const wrong = missing();
       if (wrong) {
         notice(t(wrong), "error");
-        ({ "voice.missing_name": name, "voice.missing_person": person, "voice.missing_consent": radios[0] })[wrong]?.focus();
+        ({ "voice.missing_name": name, "voice.missing_person": consent.person, "voice.missing_consent": consent.first })[wrong]?.focus();
         return;
       }
       const clip = picker.clip(), recorded = clip.kind === "recording";
@@ -94,9 +83,9 @@
       let made;
       try {
         made = await upload("api/voices", {
-          name: name.value, consent: chosen(), person: chosen() === "agreed" ? person.value : "",
+          name: name.value, ...consent.fields(),
           transcript: recorded ? clip.words : words.value, language: recorded ? setup.language : tag.value,
-          source: recorded ? "recording" : "upload", audio: clip.file,
+          source: recorded ? "recording" : "upload", ...check.fields(clip.file),
         }, () => step("check"));
       } catch (error) {
         for (const line of steps.values()) if (line.dataset.state === "now") line.dataset.state = "bad";

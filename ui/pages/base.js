@@ -117,12 +117,16 @@ window.cosyd = (() => {
     return url(`api/jobs/${id}/audio?format=${format}${download ? "&download=1" : ""}`);
   }
 
-  function downloads(id) {
+  // `subtitles`: what was said is a text, so that it can be shown while it is heard.
+  function downloads(id, { subtitles = false } = {}) {
     return el("details", { class: "cosyd-downloads" },
       el("summary", {}, t("download")),
       el("div", {}, ...setup.formats.map((format) => el("a", {
         href: audioUrl(id, format, true), download: "", "aria-label": t("download_as", { format }),
-      }, format))));
+      }, format)), ...(subtitles ? ["srt", "vtt"].map((format) => el("a", {
+        href: url(`api/history/${id}/subtitles?format=${format}`), download: "", class: "cosyd-subtitles",
+        "aria-label": t("subtitles_as", { format: format.toUpperCase() }),
+      }, format, el("small", {}, t("subtitles")))) : [])));
   }
 
   // Menus close when one clicks elsewhere or presses Escape, and open where they can be seen.

@@ -35,7 +35,10 @@ FONT = [
     "sans-serif",
 ]
 FONT_MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
-SCRIPTS = ("base", "shelf", "record", "manner", "speak", "adding", "voices", "house")
+SCRIPTS = (
+    "base", "shelf", "record", "manner", "speak", "consent", "checking", "adding", "voice_acts", "voices",
+    "words", "house",
+)  # fmt: skip
 STYLES_OF_PAGE = ("page", "voices")
 MODES = ("builtin", "zero_shot", "cross_lingual", "instruct", "convert")
 CLIP_LANGUAGES = ("zh", "en", "ja", "ko", "de", "es", "fr", "it", "ru", "yue")
@@ -218,6 +221,9 @@ def build_page(language: Language, services: Services, speak: Callable[..., Awai
                         '<ol id="cosyd-events" class="cosyd-events"></ol>',
                         "cosyd-bare",
                     )
+            with gr.Tab(text("tab_settings"), id="settings"):
+                with gr.Column(elem_classes="cosyd-card"):
+                    _html('<div id="cosyd-words"></div>', "cosyd-bare")
         fill = gr.Button("fill", elem_id="cosyd-fill", elem_classes="cosyd-hidden")
         shelf = gr.Button("voices", elem_id="cosyd-shelf-fill", elem_classes="cosyd-hidden")
         _in_browser(

@@ -71,7 +71,7 @@
         recording.error && recording.status === "failed" ? el("p", { class: "cosyd-item-error" }, ...rich(recording.error.message)) : null,
         player,
         el("div", { class: "cosyd-item-acts" },
-          recording.audio ? downloads(recording.id) : null,
+          recording.audio ? downloads(recording.id, { subtitles: recording.mode !== "convert" }) : null,
           recording.mode === "convert" ? null
             : el("button", { type: "button", class: "cosyd-link", "aria-label": `${t("rerun")}: ${words}`, onclick: () => window.cosyd.use(recording) }, t("rerun")),
           remove)));

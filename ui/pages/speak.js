@@ -88,7 +88,7 @@
     const wanted = job.state === "done" ? job.id : "";
     if (after.dataset.job !== wanted) {
       after.dataset.job = wanted;
-      after.replaceChildren(...(wanted ? [downloads(job.id)] : []));
+      after.replaceChildren(...(wanted ? [downloads(job.id, { subtitles: job.sent?.convert === false })] : []));
     }
   }
 
@@ -103,7 +103,7 @@
     const drawn = String(seed ?? "").trim();
     if (drawn && !(/^\d{1,10}$/.test(drawn) && Number(drawn) < 2 ** 31)) { notice(t("seed_wrong"), "error"); return; }
     notice("");
-    const sent = { text, voice, speed, seed };
+    const sent = { text, voice, speed, seed, convert: !!how.file };
     job = { id: "", state: "queued", view: null, sent };
     lost = 0;
     seen = "";

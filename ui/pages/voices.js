@@ -1,9 +1,10 @@
 // The tab of voices: one's own with preview, renaming and deleting, the ready-made ones, and the way to a new one.
 "use strict";
 (() => {
-  const { setup, t, api, url, el, find, notice, repeat, shelf, cloned, rich, languageName, loadVoices } = window.cosyd;
+  const { setup, t, url, el, find, repeat, shelf, cloned, rich, languageName, voiceActs } = window.cosyd;
   const day = new Intl.DateTimeFormat(setup.language === "zh" ? "zh-CN" : "en", { dateStyle: "medium" });
   let adding = null;  // the form, kept while one visits another tab
+  let told = null;    // what was just done, until the next thing
 
   function useVoice(id) {
     const text = document.querySelector("#cosyd-text textarea")?.value ?? "";
@@ -35,48 +36,18 @@
       },
     });
 
-    function askName() {
-      const box = el("input", { type: "text", maxlength: "80", value: voice.name, "aria-label": t("voice.name") });
-      const change = async (event) => {
-        event.preventDefault();
-        try {
-          await api("PATCH", `api/voices/${voice.id}`, { name: box.value });
-          await loadVoices();
-          notice(t("voice.renamed"));
-        } catch (error) { notice(error.message, "error"); }
-      };
-      place.replaceChildren(el("form", { class: "cosyd-clip-row", onsubmit: change }, box,
-        el("button", { type: "submit", class: "cosyd-button" }, t("voice.rename_save")),
-        el("button", { type: "button", class: "cosyd-link", onclick: () => place.replaceChildren() }, t("voice.cancel"))));
-      box.select();
-    }
-
-    function askDelete() {
-      const remove = async () => {
-        try {
-          await api("DELETE", `api/voices/${voice.id}`);
-          await loadVoices();
-          notice(t("voice.removed"));
-        } catch (error) { notice(error.message, "error"); }
-      };
-      const sure = el("button", { type: "button", class: "cosyd-button cosyd-danger-button", onclick: remove }, t("voice.remove_do"));
-      place.replaceChildren(el("div", { class: "cosyd-sure", role: "alertdialog" },
-        el("p", {}, t("voice.remove_sure", { name: voice.name })),
-        el("div", { class: "cosyd-clip-row" }, sure,
-          el("button", { type: "button", class: "cosyd-link", onclick: () => place.replaceChildren() }, t("voice.cancel")))));
-    }
-
     return el("article", { class: "cosyd-voice cosyd-voice-own", "data-id": voice.id },
       el("div", { class: "cosyd-voice-head" }, listen, title),
       tags(...voice.languages.map(languageName), voice.seconds ? t("voice.clip_seconds", { seconds: voice.seconds }) : null,
-        voice.transcript ? null : t("voice.without_words"), said && date ? `${said} · ${date}` : said),
+        voice.transcript ? null : t("voice.without_words"), said && date ? `${said} · ${date}` : said, ...voice.tags.map((tag) => `# ${tag}`)),
       place,
       el("div", { class: "cosyd-item-acts" },
         voice.modes.length
           ? el("button", { type: "button", class: "cosyd-button", onclick: () => useVoice(voice.id) }, t("voice_use"))
           : el("button", { type: "button", class: "cosyd-button", disabled: true, title: shelf.cloning.message ?? "" }, t("voice_use")),
-        el("button", { type: "button", class: "cosyd-link", onclick: askName }, t("voice.rename")),
-        el("button", { type: "button", class: "cosyd-link cosyd-danger", onclick: askDelete }, t("delete"))));
+        el("button", { type: "button", class: "cosyd-link", onclick: () => voiceActs.askEdit(voice, place), "aria-label": `${t("voice.edit")}: ${voice.name}` }, t("voice.edit")),
+        voiceActs.exportLink(voice),
+        el("button", { type: "button", class: "cosyd-link cosyd-danger", onclick: () => voiceActs.askDelete(voice, place), "aria-label": `${t("delete")}: ${voice.name}` }, t("delete"))));
   }
 
   function draw() {
@@ -86,8 +57,10 @@
     const { available, message } = shelf.cloning;
     const mine = cloned();
     const open = el("button", { type: "button", id: "cosyd-add-open", class: "cosyd-button cosyd-primary", disabled: !available, onclick: openForm }, t("voice_add"));
+    const take = el("button", { type: "button", id: "cosyd-import-open", class: "cosyd-link", onclick: openImport }, t("voice.import"));
     box.replaceChildren(
-      el("div", { class: "cosyd-voices-head" }, el("h3", { class: "cosyd-h" }, t("voice.yours")), adding ? null : open),
+      el("div", { class: "cosyd-voices-head" }, el("h3", { class: "cosyd-h" }, t("voice.yours")), adding ? null : el("div", { class: "cosyd-voices-ways" }, take, open)),
+      ...(told ? [told] : []),
       ...(available ? [] : [el("p", { class: "cosyd-note cosyd-needs" }, ...rich(message))]),
       ...(adding ? [adding] : []),
       mine.length ? el("div", { class: "cosyd-voices" }, ...mine.map(own))
@@ -96,14 +69,24 @@
       el("div", { class: "cosyd-voices" }, ...shelf.voices.filter((voice) => voice.builtin).map(readyMade)));
   }
 
-  function openForm() {
-    adding = window.cosyd.addingForm(() => { adding = null; draw(); });
+  function openAs(form) {
+    adding = form;
+    told = null;
     draw();
     adding.scrollIntoView({ block: "nearest" });
   }
+  const closed = () => { adding = null; draw(); };
+  const openForm = () => openAs(window.cosyd.addingForm(closed));
+  const openImport = () => openAs(voiceActs.importForm(closed));
+
+  function tellVoices(element) {
+    told = element;
+    draw();
+    element.scrollIntoView({ block: "nearest" });
+  }
 
   window.addEventListener("cosyd-voices", draw);
-  window.cosyd.useVoice = useVoice;
+  Object.assign(window.cosyd, { useVoice, tellVoices });
   repeat(() => {
     const box = find("voices");
     if (box && !box.dataset.drawn) draw();
