@@ -19,6 +19,8 @@ from pathlib import Path
 
 from daemon.swap import kernel
 
+GIVEN = 4
+"""Descriptor of the folder, where whoever started us had it opened (3 is the socket)."""
 MAX_FILES = 8
 MIN_FILE_BYTES = 1024**2
 CHUNK_BYTES = 4 * 1024**2
@@ -70,6 +72,7 @@ class SwapFolder:
         finally:
             os.close(parent)
         try:
+            self.fd = _through_given(self.fd)
             _must_be_ours(self.fd, str(path))
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -258,6 +261,23 @@ class SwapFolder:
             os.unlink(name, dir_fd=self.fd)
         except FileNotFoundError:
             pass
+
+
+def _through_given(fd: int) -> int:
+    """The folder through descriptor GIVEN, where that is the same one: systemd opened it in the machine's
+    mount namespace, before it made ours (see the unit). The kernel names a swap file by the mount it was
+    opened through, and one of ours would be gone with us; through this one all see its real name, and it can
+    be written whatever is read-only for us. Closes `fd` when it gives another."""
+    try:
+        given, wanted = os.fstat(GIVEN), os.fstat(fd)
+    except OSError:
+        return fd
+    same = (given.st_dev, given.st_ino) == (wanted.st_dev, wanted.st_ino)
+    if fd == GIVEN or not same:
+        return fd
+    found = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=GIVEN)
+    os.close(fd)
+    return found
 
 
 def _same(path: str, file: os.stat_result) -> bool:

@@ -65,6 +65,7 @@ class Helper:
     user: str = "nobody"
     flags: Sequence[str] = ()
     wrapper: Sequence[str] = ()
+    folder_given: bool = False
     running: subprocess.Popen[bytes] | None = None
     said: list[str] = field(default_factory=list)
 
@@ -100,14 +101,18 @@ class Helper:
         module = ["-m", "tests.system.swap_helper"] if (*self.flags, *flags) else ["-m", "daemon.swap.helper"]
         arguments = ["--folder", str(self.folder), "--limits", str(self.limits)]
         command = [sys.executable, *module, *self.flags, *flags, *arguments]
-        script = 'exec 3<&"$1"; shift; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"'
+        script = 'exec 3<&"$1" 4<&0 </dev/null; shift; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$@"'
         fd = self.door.fileno()
-        self.running = subprocess.Popen(
-            [*self.wrapper, "bash", "-c", script, "helper", str(fd), *command],
-            cwd=CHECKOUT,
-            pass_fds=[fd],
-            stdin=subprocess.DEVNULL,
-        )
+        stdin = os.open(self.folder if self.folder_given else os.devnull, os.O_RDONLY)
+        try:
+            self.running = subprocess.Popen(
+                [*self.wrapper, "bash", "-c", script, "helper", str(fd), *command],
+                cwd=CHECKOUT,
+                pass_fds=[fd],
+                stdin=stdin,
+            )
+        finally:
+            os.close(stdin)
         return self.running
 
     def ask(self, request: object, *, uid: int = 0, flags: Sequence[str] = ()) -> dict[str, Any] | None:

@@ -162,3 +162,23 @@ def test_a_file_opened_through_another_mount_is_known_again(helper: Helper) -> N
     assert (helper.status()["own_bytes"], helper.status()["others"]) == (64 * MIB, [])
     assert helper.set(0)["ok"]
     assert helper.files() == []
+
+
+def test_in_a_mount_namespace_of_its_own_it_works_through_the_folder_that_systemd_opened(
+    helper: Helper,
+) -> None:
+    """As its unit has it: everything is read-only for it, and the file has its real name for all."""
+    helper.folder.mkdir(mode=0o700)
+    helper.folder_given = True
+    read_only = 'mount -o remount,bind,ro "$0" && exec "$@"'
+    helper.wrapper = (
+        *("unshare", "-m", "--propagation", "private"),
+        *("bash", "-c", read_only, str(helper.mount)),
+    )
+    answer = helper.set(64 * MIB)
+    assert answer["ok"], answer
+    helper.stop()
+    assert own_swaps(helper.folder) == [str(helper.folder / "swap-00")]
+    assert (helper.status()["own_bytes"], helper.status()["others"]) == (64 * MIB, [])
+    assert helper.set(0)["ok"]
+    assert helper.files() == [] and own_swaps(helper.folder) == []

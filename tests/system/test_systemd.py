@@ -5,6 +5,7 @@ One system is booted for all of them; each test begins with the service stopped 
 
 from __future__ import annotations
 
+import json
 import socket
 import sqlite3
 import time
@@ -267,6 +268,38 @@ def test_e07_in_a_container_there_is_no_swap_helper_and_the_service_starts(servi
     found = service.machine.show("ActiveState", "ConditionResult", unit="cosyd-swap.socket")
     assert found == {"ActiveState": "inactive", "ConditionResult": "no"}
     service.start()
+
+
+def test_the_swap_helper_answers_from_its_sandbox_with_the_machines_own_folder_in_hand(
+    service: Service,
+) -> None:
+    """What swapon makes of that is seen in the virtual machine; here it is asked in a container."""
+    machine = service.machine
+    for unit in ("cosyd-swap.socket", "cosyd-swap.service"):
+        folder = machine.path / f"etc/systemd/system/{unit}.d"
+        folder.mkdir(exist_ok=True)
+        (folder / "test.conf").write_text("[Unit]\nConditionVirtualization=\n", encoding="utf-8")
+    service.systemctl("daemon-reload")
+    service.systemctl("start", "cosyd-swap.socket")
+    try:
+        asked = machine.run("/opt/cosyd/venv/bin/cosyd", "admin", "swap", "status", "--json", check=True)
+        told = json.loads(asked.stdout)
+        assert (told["helper"], told["obstacle"]) == (True, "container"), told
+        pid = machine.show("MainPID", unit="cosyd-swap.service")["MainPID"]
+        folder, root = machine.run(
+            "readlink", f"/proc/{pid}/fd/4", f"/proc/{pid}/cwd", check=True
+        ).stdout.split()
+        assert (folder, root) == ("/var/lib/cosyd-swap", "/")
+        mounts = machine.run("cat", f"/proc/{pid}/mountinfo", check=True).stdout
+        (own,) = [line for line in mounts.splitlines() if line.split()[4] == "/"]
+        given = machine.run("cat", f"/proc/{pid}/fdinfo/4", check=True).stdout
+        mount_of = next(line.split()[1] for line in given.splitlines() if line.startswith("mnt_id:"))
+        assert own.split()[5].startswith("ro") and mount_of != own.split()[0], "opened before the sandbox"
+    finally:
+        machine.run("systemctl", "stop", "cosyd-swap.socket", "cosyd-swap.service")
+        for unit in ("cosyd-swap.socket", "cosyd-swap.service"):
+            (machine.path / f"etc/systemd/system/{unit}.d/test.conf").unlink()
+        service.systemctl("daemon-reload")
 
 
 def test_the_journal_never_has_what_was_spoken(service: Service) -> None:

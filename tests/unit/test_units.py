@@ -14,8 +14,8 @@ import pytest
 UNITS = Path(__file__).parents[2] / "systemd"
 SERVICES = ("cosyd.service", "cosyd-swap.service")
 NAMES = (*SERVICES, "cosyd-swap.socket")
-EXPOSURE = {"cosyd.service": 2.2, "cosyd-swap.service": 3.0}
-"""At most. The swap helper stays in the mount namespace of the machine; its unit says why."""
+EXPOSURE = {"cosyd.service": 2.2, "cosyd-swap.service": 1.5}
+"""At most."""
 BLINDING = (
     "ProcSubset",
     "ProtectProc",
