@@ -16,7 +16,7 @@ from daemon.replay import replay
 from daemon.trace import read_trace
 from tests.fakes.meminfo import meminfo
 from tests.fakes.nvml import GIB, MIB, FakeCard, FakeNvml, build
-from tests.integration.service import wait_for
+from tests.integration.service import all_stopped, wait_for
 from tests.integration.test_supervisor import GUARD, QUICK, Fakes
 
 ENGINE = "cosyvoice3"
@@ -80,7 +80,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Carded]]:
-    made: list[Carded] = []
     meminfo(tmp_path / "root", 3000)
     monkeypatch.setenv("FAKE_ROOT", str(tmp_path / "root"))
 
@@ -94,13 +93,8 @@ def make(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         fakes.start()
         return fakes
 
-    yield start
-    for fakes in made:
-        try:
-            fakes.stop()
-        finally:
-            fakes.kill_all()
-            fakes.http.close()
+    with all_stopped([]) as made:
+        yield start
 
 
 def test_the_card_is_shown_and_the_worker_gets_it_by_uuid(make: Callable[..., Carded]) -> None:

@@ -22,7 +22,7 @@ from pipeline.jobs import JobRequest, Lane
 from pipeline.profile import Config
 from pipeline.store.db import connect
 from tests.fakes.meminfo import meminfo
-from tests.integration.service import ROOT, Service, wait_for
+from tests.integration.service import ROOT, Service, all_stopped, wait_for
 
 QUICK = {
     "guard.cadence_s": "0.05",
@@ -130,8 +130,6 @@ class Fakes(Service):
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Fakes]]:
-    made: list[Fakes] = []
-
     def build(settings: dict[str, str] | None = None, **plans: dict[str, Any]) -> Fakes:
         fakes = Fakes(tmp_path / "state", QUICK | (settings or {}))
         fakes.plan(**plans)
@@ -139,13 +137,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Fakes]]:
         fakes.start()
         return fakes
 
-    yield build
-    for fakes in made:
-        try:
-            fakes.stop()
-        finally:
-            fakes.kill_all()
-            fakes.http.close()
+    with all_stopped([]) as made:
+        yield build
 
 
 # -- coming and going ----------------------------------------------------------------------------------

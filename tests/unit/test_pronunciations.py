@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,19 +21,8 @@ from pipeline.subtitles import cues, subtitles
 from pipeline.text.dictionary import Entry
 from pipeline.text.segment import plan
 from pipeline.text.subtitles import WIDTH, cues_of, shown, srt, webvtt
-from tests.unit.storekit import NOW, new_state, opened, submit
+from tests.unit.storekit import NOW, submit
 from tests.unit.test_cli import cosyd
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> StatePaths:
-    return new_state(tmp_path / "state")
-
-
-@pytest.fixture
-def conn(state: StatePaths) -> Iterator[sqlite3.Connection]:
-    with closing(opened(state)) as conn:
-        yield conn
 
 
 def said(text: str, *entries: Entry, language: str = "auto") -> str:
@@ -94,16 +80,16 @@ def test_entries_are_checked_before_they_are_kept(conn: sqlite3.Connection) -> N
     assert not remove_entry(conn, other.id) and dictionary(conn) == ()
 
 
-def test_the_command_line_adds_lists_and_removes(state: StatePaths) -> None:
-    assert "None yet" not in cosyd("dictionary", "list", paths=state).output
-    assert json.loads(cosyd("dictionary", "list", "--json", paths=state).stdout) == []
-    added = json.loads(cosyd("dictionary", "add", "重庆", "[ch][óng]庆", "--json", paths=state).stdout)
+def test_the_command_line_adds_lists_and_removes(paths: StatePaths) -> None:
+    assert "None yet" not in cosyd("dictionary", "list", paths=paths).output
+    assert json.loads(cosyd("dictionary", "list", "--json", paths=paths).stdout) == []
+    added = json.loads(cosyd("dictionary", "add", "重庆", "[ch][óng]庆", "--json", paths=paths).stdout)
     assert (added["pattern"], added["kind"]) == ("重庆", "markup")
-    assert "重庆" in cosyd("dictionary", "list", paths=state).stdout
-    wrong = cosyd("dictionary", "add", "x", "[h][aoo]", paths=state)
+    assert "重庆" in cosyd("dictionary", "list", paths=paths).stdout
+    wrong = cosyd("dictionary", "add", "x", "[h][aoo]", paths=paths)
     assert wrong.exit_code == 2 and "[aoo]" in wrong.stderr and "[ao]" in wrong.stderr
-    assert cosyd("dictionary", "remove", "重庆", paths=state).exit_code == 0
-    assert cosyd("dictionary", "remove", "重庆", paths=state).exit_code != 0
+    assert cosyd("dictionary", "remove", "重庆", paths=paths).exit_code == 0
+    assert cosyd("dictionary", "remove", "重庆", paths=paths).exit_code != 0
 
 
 def spoken_job(conn: sqlite3.Connection, text: str, samples: list[int]) -> str:
@@ -130,7 +116,7 @@ TEXT = "## News\n\nIt costs $5 & **more** than <b>that</b>, as they say.\n\n第�
 
 
 def test_a_recording_has_subtitles_with_the_times_of_its_segments(
-    conn: sqlite3.Connection, state: StatePaths
+    conn: sqlite3.Connection, paths: StatePaths
 ) -> None:
     job_id = spoken_job(conn, TEXT, [24_000, 72_000, 48_000])
     found = cues(conn, job_id)
@@ -141,12 +127,12 @@ def test_a_recording_has_subtitles_with_the_times_of_its_segments(
     ]
     assert [round(cue.start_s, 2) for cue in found] == [0.0, 0.97, 3.94]
     assert round(found[-1].end_s, 2) == 5.94
-    text = cosyd("history", "--srt", job_id, paths=state).stdout
+    text = cosyd("history", "--srt", job_id, paths=paths).stdout
     assert text.startswith("1\n00:00:00,000 --> 00:00:01,000\nNews\n\n2\n00:00:00,970 --> ")
     assert text == subtitles(conn, job_id, "srt")
-    vtt = cosyd("history", "--vtt", job_id, paths=state).stdout
+    vtt = cosyd("history", "--vtt", job_id, paths=paths).stdout
     assert vtt.startswith("WEBVTT\n\n00:00:00.000 --> ") and "$5 &amp; more" in vtt
-    assert cosyd("history", "--srt", "0123456789abcdef", paths=state).exit_code != 0
+    assert cosyd("history", "--srt", "0123456789abcdef", paths=paths).exit_code != 0
 
 
 def test_without_its_segments_a_recording_still_has_subtitles(conn: sqlite3.Connection) -> None:
