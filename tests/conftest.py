@@ -25,6 +25,9 @@ NOT_ASKED = "not asked for: "
 
 NO_CARD = "no NVIDIA card"
 
+FULL_COUNT_S = 4 * 3600
+"""What a test with full counts may take, where it does not say so itself."""
+
 
 # The tests' checkpoint of CosyVoice is tiny: with more threads, here and in workers, they only wait for each
 # other (75 s instead of 2 for a test on a busy machine). Read when torch is imported.
@@ -88,6 +91,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+        counts = item.get_closest_marker("slow") or "rounds" in getattr(item, "fixturenames", ())
+        if config.getoption("--long") and counts and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(FULL_COUNT_S))
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

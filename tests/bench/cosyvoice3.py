@@ -369,10 +369,9 @@ def main() -> None:
         args.machine = json.loads(os.environ["BENCH_MACHINE"])
         print(json.dumps(RUN[args.inside](args)))
         return
-    if not (args.folder / "llm.pt").exists():
-        from pipeline.engines.cosyvoice3.random_weights import random_weights
+    from tests.bench.cosyvoice3_soak import full_checkpoint
 
-        random_weights(args.folder)
+    full_checkpoint(args.folder)
     results: dict[str, Any] = {}
     wanted = [s for s in STAGES if s == "machine" or not args.stage or s in args.stage]
     if "start" in wanted:  # once for the conversion, once for the figure

@@ -28,7 +28,7 @@ def stuck_in_import(package: str, folder: Path, *command: str) -> Iterator[subpr
     (folder / package / "__init__.py").write_text(SLOW.format(fd=write_fd))
     child = subprocess.Popen(
         [sys.executable, *command], pass_fds=[write_fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "PYTHONPATH": str(folder)},
+        text=True, env={**os.environ, "PYTHONPATH": str(folder), "COSYD_WYOMING__PORT": "0"},
     )  # fmt: skip
     os.close(write_fd)
     try:

@@ -127,4 +127,4 @@ def test_the_command_names_the_line_that_is_wrong(tmp_path: Path) -> None:
 
 def test_without_a_running_cosyd_there_is_no_trace(tmp_path: Path) -> None:
     result = cosyd("admin", "policy", "trace", "--state", str(tmp_path))
-    assert result.exit_code == 1 and "does not run" in result.stderr
+    assert result.exit_code == 75 and "does not run" in result.stderr
