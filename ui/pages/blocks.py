@@ -36,8 +36,8 @@ FONT = [
 ]
 FONT_MONO = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
 SCRIPTS = (
-    "base", "shelf", "record", "manner", "speak", "consent", "adding", "voice_acts", "voices", "words",
-    "house",
+    "base", "shelf", "record", "manner", "speak", "consent", "checking", "adding", "voice_acts", "voices",
+    "words", "house",
 )  # fmt: skip
 STYLES_OF_PAGE = ("page", "voices")
 MODES = ("builtin", "zero_shot", "cross_lingual", "instruct", "convert")
