@@ -42,8 +42,8 @@ PROBES = ("/healthz", "/readyz")
 Endpoint = Callable[[Request], Awaitable[Response]]
 _SCRIPT, _STYLE = "text/javascript; charset=utf-8", "text/css; charset=utf-8"
 _SCRIPTS = (
-    "base", "shelf", "record", "tap", "manner", "speak", "consent", "checking", "adding", "voice_acts", "voices",
-    "words", "house",
+    "base", "shelf", "record", "tap", "manner", "speak", "consent", "checking", "adding", "voice_acts",
+    "voices", "words", "house",
 )  # fmt: skip
 _ASSETS = {f"{name}.js": _SCRIPT for name in _SCRIPTS} | {"page.css": _STYLE, "voices.css": _STYLE}
 
