@@ -2,8 +2,9 @@
 
     python -m tests.bench.guard [--rounds 40] [--idle 60] [--hours 24] [--json FILE]
 
-- from the sample that crosses CRITICAL to the signal (both are rows of `events`), and from the moment the
-  machine got tight to the end of the process, which adds the way to the next sample
+- from the sample that crosses CRITICAL to the order to end, and, as free memory falls below the brink at
+  once, to SIGKILL (all are rows of `events`); and from the moment the machine got tight to the end of the
+  process, which adds the way to the next sample
 - wake-ups and CPU of the supervisor at rest, with and without its NVML helper (a fake card)
 - RSS of the supervisor over simulated hours
 """
@@ -32,7 +33,7 @@ from tests.fakes.nvml import GIB, FakeCard, FakeNvml, build
 from tests.integration.service import ROOT, Service, wait_for
 
 ENGINE = "x"
-CALM_MIB, CRITICAL_MIB = 3000, 100
+CALM_MIB, BRINK_MIB = 3000, 60
 SETTINGS = {
     "engines.extra": "x=nowhere:X",
     "keep_alive": "always",
@@ -83,13 +84,13 @@ def reaction(folder: Path, rounds: int) -> dict[str, Any]:
     """Milliseconds to the SIGKILL of a busy worker at CRITICAL."""
     service = Faked(folder, {f"worker:{ENGINE}": {**HUGE, "job": "j", "deaf": True}})
     service.start()
-    rng, whole = random.Random(7), []
+    rng, whole = random.Random(7), list[float]()
     try:
         for _ in range(rounds):
             pid = service.worker()
             threading.Event().wait(1.0 + rng.random())  # any moment of the supervisor's second
             began = time.monotonic()
-            meminfo(service.root, CRITICAL_MIB)
+            meminfo(service.root, BRINK_MIB)
             wait_for(lambda pid=pid: not psutil.pid_exists(pid), 30, "the signal", 0.002)  # type: ignore[misc]
             whole.append(1000 * (time.monotonic() - began))
             meminfo(service.root, CALM_MIB)
@@ -97,15 +98,22 @@ def reaction(folder: Path, rounds: int) -> dict[str, Any]:
         rows = service.rows("SELECT at, kind, params FROM events ORDER BY id")
     finally:
         service.stop()
-    crossed, sample = None, []
+    crossed, orders, signals = None, list[float](), list[float]()
     for row in rows:
         if row["kind"] == "level_changed":
             crossed = row["at"] if json.loads(row["params"])["new"] == "critical" else crossed
-        elif row["kind"] == "worker_killed" and crossed is not None:
-            sample.append(1000 * (wall_seconds(row["at"]) - wall_seconds(crossed)))
-            crossed = None
-    assert len(sample) == rounds, (len(sample), rounds)
-    return {"rounds": rounds, "sample_to_signal_ms": spread(sample), "tight_to_end_ms": spread(whole)}
+        elif row["kind"] in ("drain_started", "worker_killed") and crossed is not None:
+            took = 1000 * (wall_seconds(row["at"]) - wall_seconds(crossed))
+            if row["kind"] == "drain_started":
+                orders.append(took)
+            else:
+                signals.append(took)
+                crossed = None
+    assert len(orders) == len(signals) == rounds, (len(orders), len(signals), rounds)
+    return {
+        "rounds": rounds, "sample_to_order_ms": spread(orders), "sample_to_signal_ms": spread(signals),
+        "tight_to_end_ms": spread(whole),
+    }  # fmt: skip
 
 
 def spread(values: list[float]) -> dict[str, float]:
