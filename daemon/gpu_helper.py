@@ -36,14 +36,18 @@ def read_card(
         if lost is not None:
             raise lost  # the one that was meant may be the one that is lost
         return {"error": card}
-    handle = next(handle for other, handle in found if other == card)
+    return describe(nvml, card, next(handle for other, handle in found if other == card))
 
-    def optional(call: Callable[[], Any]) -> Any:
-        return _optional(nvml, call)
 
-    rates = optional(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-    power = optional(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-    reasons = optional(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+def describe(nvml: Any, card: Card, handle: Any) -> dict[str, Any]:
+    """What is told of one card. Raises nvml.NVMLError when it is lost."""
+
+    def asked(call: Callable[[], Any]) -> Any:
+        return optional(nvml, call)
+
+    rates = asked(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
+    power = asked(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+    reasons = asked(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
     return {
         "free_bytes": card.free_bytes,
         "total_bytes": card.total_bytes,
@@ -51,7 +55,7 @@ def read_card(
         "name": card.name,
         "by_pid": _processes(nvml, handle),
         "utilisation_ratio": None if rates is None else rates.gpu / 100,
-        "temperature_c": optional(
+        "temperature_c": asked(
             lambda: float(nvml.nvmlDeviceGetTemperature(handle, VALUE_OF_TEMPERATURE_GPU))
         ),
         "power_w": None if power is None else power / 1000,
@@ -73,7 +77,7 @@ def list_cards(nvml: Any) -> tuple[list[tuple[Card, Any]], Exception | None]:
             lost = error
             continue
         found.append((card, handle))
-        mode = _optional(nvml, lambda handle=handle: nvml.nvmlDeviceGetMigMode(handle))  # type: ignore[misc]
+        mode = optional(nvml, lambda handle=handle: nvml.nvmlDeviceGetMigMode(handle))  # type: ignore[misc]
         if mode and mode[0] == 1:
             found += _slices(nvml, handle, card)
     return found, lost
@@ -81,8 +85,8 @@ def list_cards(nvml: Any) -> tuple[list[tuple[Card, Any]], Exception | None]:
 
 def _slices(nvml: Any, handle: Any, card: Card) -> Sequence[tuple[Card, Any]]:
     found: list[tuple[Card, Any]] = []
-    for index in range(_optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
-        part = _optional(
+    for index in range(optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0):
+        part = optional(
             nvml,
             lambda index=index: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index),  # type: ignore[misc]
         )
@@ -93,12 +97,12 @@ def _slices(nvml: Any, handle: Any, card: Card) -> Sequence[tuple[Card, Any]]:
 
 def _card(nvml: Any, handle: Any, parent: Card | None = None) -> Card:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    capability = _optional(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    capability = optional(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
     return Card(
         uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
         free_bytes=int(memory.free),
         total_bytes=int(memory.total),
-        name=_text(_optional(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or ""),
+        name=_text(optional(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or ""),
         capability=parent.capability if parent else tuple(capability) if capability else None,
         parent=parent.uuid if parent else None,
     )
@@ -109,14 +113,14 @@ def _processes(nvml: Any, handle: Any) -> list[tuple[int, int]] | None:
     list in a container or under WSL says nothing, either)."""
     sizes: dict[int, int] = {}
     for call in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
-        for process in _optional(nvml, lambda call=call: call(handle)) or ():  # type: ignore[misc]
+        for process in optional(nvml, lambda call=call: call(handle)) or ():  # type: ignore[misc]
             if process.usedGpuMemory is None:
                 return None
             sizes[int(process.pid)] = max(sizes.get(int(process.pid), 0), int(process.usedGpuMemory))
     return sorted(sizes.items()) or None
 
 
-def _optional(nvml: Any, call: Callable[[], Any]) -> Any:
+def optional(nvml: Any, call: Callable[[], Any]) -> Any:
     """A value that a card may not support. A lost card is no missing value."""
     try:
         return call()

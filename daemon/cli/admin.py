@@ -7,11 +7,14 @@ from pathlib import Path
 
 import click
 
-from daemon.cli import explaining, hardware
+from daemon.cli import detecting, explaining, hardware
+from daemon.cli.doctor import chosen_class, machine
 from daemon.cli.frame import Group, Option, json_option, language, note, print_json, state_option, text, unfit
 from daemon.cli.layers import config_file, read_layer, resolve_all
 from daemon.cli.policy import policy
 from daemon.cli.swap import swap
+from daemon.hardware.driver import advise
+from daemon.hardware.fit import fit
 from daemon.ram_reader import RamReader
 from pipeline.codes import CosydError
 from pipeline.messages import problem_text
@@ -38,21 +41,24 @@ def profile() -> None:
 
 
 @profile.command("detect", help_key="help_profile_detect", example="cosyd admin profile detect")
+@click.option("--facts", "everything", cls=Option, is_flag=True, help="opt_facts")
+@click.option("--gpu", cls=Option, metavar="UUID", help="opt_gpu")
+@state_option
 @json_option
-def detect(as_json: bool) -> None:
+def detect(everything: bool, gpu: str | None, paths: StatePaths, as_json: bool) -> None:
     """Say which class suits this machine."""
-    seen = hardware.probe()
-    vram = max((card.total_bytes for card in seen.cards), default=None)
-    name = hardware.suited_profile(vram)
+    try:
+        resolved = resolve_all(paths)
+        name, card, layer = chosen_class(resolved.config, resolved.origin)
+    except CosydError:  # the machine can be looked at whatever the configuration says
+        name, card, layer = None, "auto", None
+    facts = machine(paths)
+    found = fit(facts, gpu=gpu or card, configured=name, origin=layer)
+    advice = advise(facts, found.torch)
     if as_json:
-        cards = [{"name": card.name, "total_bytes": card.total_bytes} for card in seen.cards]
-        print_json({"profile": name, "cards": cards, "error": seen.error})
+        print_json(detecting.to_params(facts, found, advice))
         return
-    click.echo(name)
-    for card in seen.cards:
-        note("card", name=card.name, total=card.total_bytes)
-    if not seen.cards:
-        note("no_card")
+    detecting.show(facts, found, advice, everything=everything)
 
 
 def shown_values(resolved: Resolved) -> dict[str, dict[str, object]]:
@@ -126,5 +132,6 @@ def explain(name: str | None, vram: str | None, paths: StatePaths, as_json: bool
     from daemon.cli.tables import print_table
 
     click.echo(explaining.title(explained))
+    click.echo(detecting.ability_text(explained.profile))
     print_table(["col_part", "col_size"], explaining.rows(explained))
     click.echo(explaining.verdict(explained))

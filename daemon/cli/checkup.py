@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from daemon.cli.hardware import Seen
-
 Verdict = Literal["ok", "warn", "fail"]
 GIB, MIB = 1024**3, 1024**2
 DISK_WARN_BYTES = 2 * GIB
@@ -17,13 +15,15 @@ BACKUP_WARN_S = 3 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line: `name` and `text` are keys of [doctor]; `cure` is one too, empty when nothing is to do."""
+    """One line: `name` and `text` are keys of [doctor]; `cure` is one too, empty when nothing is to do. A key
+    with a dot in it is one of the whole catalogue. `source` says where the values come from."""
 
     name: str
     verdict: Verdict
     text: str
     params: Mapping[str, Any] = field(default_factory=dict)
     cure: str = ""
+    source: str = ""
 
 
 def check_python(version: tuple[int, int, int]) -> Check:
@@ -96,21 +96,6 @@ def check_service(status: Mapping[str, Any] | None, able: bool) -> Check:
     if able:
         return Check("service", "ok", "service_running", {"pid": status.get("pid", "?")})
     return Check("service", "fail", "service_unable", {}, "cure_service_unable")
-
-
-def check_card(seen: Seen) -> Check:
-    """Kernel module and library must be of one version; a library alone is no card."""
-    if seen.cards:
-        names = ", ".join(card.name for card in seen.cards)
-        total = max(card.total_bytes for card in seen.cards)
-        return Check(
-            "card", "ok", "card_seen", {"names": names, "total": total, "driver": seen.library or "?"}
-        )
-    if seen.error == "LibRmVersionMismatch":
-        return Check("card", "fail", "card_mismatch", {"kernel": seen.kernel or "?"}, "cure_card_mismatch")
-    if seen.kernel is None and seen.error in ("LibraryNotFound", "DriverNotLoaded", None):
-        return Check("card", "ok", "card_none")
-    return Check("card", "warn", "card_trouble", {"error": seen.error or "?"}, "cure_card_trouble")
 
 
 def check_outputs(used_bytes: int, max_bytes: int) -> Check:

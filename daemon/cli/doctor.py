@@ -8,31 +8,44 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 import psutil
 
-from daemon.cli import checkup, control, hardware
+from daemon.cli import checkup, checkup_card, checkup_machine, control
 from daemon.cli.checkup import Check
 from daemon.cli.frame import Command, json_option, language, print_json, state_option, text
 from daemon.cli.layers import current_config, resolve_all
 from daemon.cli.status import can_speak
+from daemon.hardware.driver import advise
+from daemon.hardware.facts import Facts
+from daemon.hardware.fit import fit
+from daemon.hardware.host import RealHost
+from daemon.hardware.reader import read_facts
 from daemon.sockets import find_holder
 from pipeline.codes import CosydError
 from pipeline.messages import problem_text, render
+from pipeline.model_files import model_folder
+from pipeline.model_state import look_at_files
 from pipeline.paths import StatePaths
+from pipeline.planning.torch_build import installed_build
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
 
-def examine(paths: StatePaths) -> list[Check]:
-    """Every check, in the order they are shown. A part that cannot be read is a verdict, not an exception."""
+def examine(paths: StatePaths, look: Callable[[StatePaths], Facts] | None = None) -> list[Check]:
+    """Every check, in the order they are shown. A part that cannot be read is a verdict, not an exception.
+    `look` gives the facts about the machine."""
     problems: list[object] = []
+    origin: dict[str, str] = {}
     try:
-        config = resolve_all(paths).config
+        resolved = resolve_all(paths)
+        config, origin = resolved.config, dict(resolved.origin)
     except CosydError as error:
         problems = list(error.params.get("problems", [error.code]))
         config = Config()
@@ -40,26 +53,91 @@ def examine(paths: StatePaths) -> list[Check]:
         status = control.status(paths)
     except CosydError:
         status = None
+    running = current_config(paths) if status is not None else config
+    facts = (look or machine)(paths)
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     return [
+        checkup_machine.check_system(facts),
         checkup.check_python(sys.version_info[:3]),
         _program("espeak-ng", "--version"),
         _program("ffmpeg", "-version"),
         checkup.check_config(problems),
         checkup.check_service(status, status is not None and can_speak(status)),
-        _port(current_config(paths) if status is not None else config, running=status is not None),
+        _port(running, running=status is not None),
         _database(paths),
         checkup.check_disk(shutil.disk_usage(_existing(paths.root)).free, config.limits.min_free_bytes),
         checkup.check_outputs(folder_bytes(paths.outputs), config.outputs.max_bytes),
         _backup(paths),
+        checkup_machine.check_clock(facts, _written(Path(__file__))),
         checkup.check_memory(
             memory.total, memory.available, config.guard.ram.low_enter.bytes_of(memory.total)
         ),
         checkup.check_swap(
             swap.total, swap.used, memory.total, config.swap_bytes, config.swap_below_ram_bytes
         ),
-        checkup.check_card(hardware.probe()),
+        *_card(facts, config, origin, status),
+        _model(paths, config),
     ]
+
+
+def machine(paths: StatePaths, port: int | None = None) -> Facts:
+    """The facts about this machine."""
+    return read_facts(RealHost(), state=str(paths.root), port=port)
+
+
+def chosen_class(config: Config, origin: Mapping[str, str]) -> tuple[str | None, str, str | None]:
+    """(class, card, layer) as a person set them; the class is None and the card auto where nobody did."""
+
+    def own(key: str) -> bool:
+        layer = origin.get(key, "default")
+        return layer != "default" and not layer.startswith("profile ")
+
+    card = config.gpu if own("gpu") else "auto"
+    return (config.profile, card, origin["profile"]) if own("profile") else (None, card, None)
+
+
+def _card(
+    facts: Facts, config: Config, origin: Mapping[str, str], status: Mapping[str, Any] | None
+) -> list[Check]:
+    name, card, layer = chosen_class(config, origin)
+    found = fit(facts, gpu=card, configured=name or config.profile, origin=layer or "default")
+    advice = advise(facts, found.torch)
+    source = facts.sources.get("gpus", "")
+    build = installed_build()
+    ours = _ours(status)
+    checks = [
+        checkup_card.check_card(facts, found, advice),
+        *checkup_card.check_other_cards(facts, found),
+        checkup_card.check_headers(facts),
+        checkup_card.check_secure_boot(facts),
+        checkup_card.check_torch(build, facts, found),
+        checkup_card.check_class(found, build is not None),
+        checkup_card.check_holders(found.gpu, ours, source),
+        checkup_card.check_health(found.gpu, (status or {}).get("gpu_state"), source),
+    ]
+    return [check for check in checks if check is not None]
+
+
+def _ours(status: Mapping[str, Any] | None) -> set[int]:
+    """The processes of the running cosyd."""
+    try:
+        above = psutil.Process(int((status or {})["pid"]))
+        return {above.pid, *(child.pid for child in above.children(recursive=True))}
+    except (KeyError, TypeError, ValueError, psutil.Error):
+        return set()
+
+
+def _model(paths: StatePaths, config: Config) -> Check:
+    folder = model_folder(state=paths.root)
+    files = look_at_files(folder, quick=True, reinforced=config.cosyvoice.reinforced)
+    return checkup_machine.check_model(files, str(folder))
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _program(name: str, flag: str) -> Check:
@@ -163,13 +241,13 @@ def doctor(paths: StatePaths, as_json: bool) -> None:
         params = dict(check.params)
         if isinstance(problems := params.get("problems"), list):
             params["problems"] = "; ".join(problem_text(problem, lang) for problem in problems)
-        return render(f"doctor.{key}", lang, params) if key else ""
+        return render(key if "." in key else f"doctor.{key}", lang, params) if key else ""
 
     if as_json:
         print_json(
             [
                 {"name": c.name, "verdict": c.verdict, "text": words(c.text, c), "cure": words(c.cure, c),
-                 "params": dict(c.params)}
+                 "params": dict(c.params), "source": c.source}
                 for c in checks
             ]
         )  # fmt: skip

@@ -1,20 +1,12 @@
-"""What card this machine has, seen by a short child; and which profile suits it (pure).
-
-NVML can block for good when a card is lost, and is memory that nobody wants to keep, so it is asked in a
-process of its own with a deadline: `python -m daemon.cli.hardware` prints one JSON line.
-"""
+"""What card this machine has, in short, for the memory plan and the support bundle."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-PROBE_S = 10.0
-GIB = 1024**3
-_KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
+from daemon.hardware import nvml
+from daemon.hardware.host import Host, RealHost
+from daemon.hardware.nvidia import module_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,54 +28,11 @@ class Seen:
     error: str | None = None
 
 
-def suited_profile(vram_bytes: int | None) -> str:
-    """DESIGN 6: by the memory of the largest card; None is no card. A "4 GB" card reports a little less."""
-    if vram_bytes is None or vram_bytes < 3.5 * GIB:
-        return "cpu"
-    if vram_bytes < 5.5 * GIB:
-        return "gpu-4g"
-    return "gpu-6g" if vram_bytes < 11.5 * GIB else "gpu-12g"
-
-
-def kernel_version(text: str) -> str | None:
-    """The version in /proc/driver/nvidia/version, proprietary and open module alike."""
-    first = text.splitlines()[0] if text else ""
-    found = [word for word in first.split() if word[:1].isdigit() and "." in word]
-    return found[0] if found else None
-
-
-def probe() -> Seen:
-    """Ask in a child. A child that hangs or dies is reported as `error`."""
-    try:
-        child = subprocess.run(
-            [sys.executable, "-m", "daemon.cli.hardware"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROBE_S,
-        )  # fmt: skip
-        found = json.loads(child.stdout)
-        return Seen(
-            found["kernel"], found["library"], tuple(Card(**c) for c in found["cards"]), found["error"]
-        )
-    except subprocess.TimeoutExpired:
-        return Seen(error="timeout")
-    except (ValueError, KeyError, TypeError):
-        return Seen(error="died")
-
-
-def _look() -> Seen:
-    kernel = kernel_version(_KERNEL_DRIVER.read_text()) if _KERNEL_DRIVER.exists() else None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Seen(kernel=kernel, error=type(error).__name__.removeprefix("NVMLError_"))
-    cards = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        name = pynvml.nvmlDeviceGetName(handle)
-        cards.append(Card(str(name), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)))
-    return Seen(kernel, str(pynvml.nvmlSystemGetDriverVersion()), tuple(cards))
-
-
-if __name__ == "__main__":
-    print(json.dumps(asdict(_look())))
+def probe(host: Host | None = None) -> Seen:
+    """The cards and the driver. One that hangs or dies while it is asked is reported as `error`. All
+    facts: `daemon.hardware.reader`."""
+    host = host or RealHost()
+    module = module_version(host.text("/proc/driver/nvidia/version")).module
+    gpus, driver = nvml.ask(host)
+    cards = tuple(Card(gpu.name, gpu.total_bytes) for gpu in gpus if gpu.total_bytes)
+    return Seen(module, driver.library, cards, driver.error)

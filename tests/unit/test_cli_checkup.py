@@ -1,4 +1,4 @@
-"""The check-up's verdicts, the profile that suits a card, and that each has its words in both languages."""
+"""The check-up's verdicts, and that each has its words in both languages; the card: test_hardware_matrix."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from click.testing import CliRunner
 
 from daemon.cli import checkup
 from daemon.cli.checkup import GIB, MIB, Check, worst
-from daemon.cli.hardware import Card, Seen, kernel_version, suited_profile
 from daemon.cli.main import main
 from pipeline.messages import catalogue
 from tests.unit.storekit import new_state
 
 DAY = 86400.0
-CARD = Seen("580.65", "580.65", (Card("RTX 3050", 4 * GIB),))
 
 
 @pytest.mark.parametrize(
@@ -49,12 +47,6 @@ CARD = Seen("580.65", "580.65", (Card("RTX 3050", 4 * GIB),))
         (checkup.check_service(None, False), "warn", "service_absent"),
         (checkup.check_service({"pid": 7}, True), "ok", "service_running"),
         (checkup.check_service({"pid": 7}, False), "fail", "service_unable"),
-        (checkup.check_card(CARD), "ok", "card_seen"),
-        (checkup.check_card(Seen(error="LibraryNotFound")), "ok", "card_none"),
-        (checkup.check_card(Seen()), "ok", "card_none"),
-        (checkup.check_card(Seen("580.65", error="LibRmVersionMismatch")), "fail", "card_mismatch"),
-        (checkup.check_card(Seen("580.65", error="GpuIsLost")), "warn", "card_trouble"),
-        (checkup.check_card(Seen(error="timeout")), "warn", "card_trouble"),
         (checkup.check_outputs(10, 100), "ok", "used_of"),
         (checkup.check_outputs(110, 100), "warn", "used_of"),
         (checkup.check_backup(None, database=False, database_age_s=0), "ok", "backup_none"),
@@ -88,30 +80,6 @@ def test_every_check_is_in_the_table_above() -> None:
 def test_worst_verdict_decides() -> None:
     ok, warn, fail = Check("a", "ok", "x"), Check("a", "warn", "x"), Check("a", "fail", "x")
     assert [worst([ok]), worst([ok, warn]), worst([warn, fail, ok])] == ["ok", "warn", "fail"]
-
-
-@pytest.mark.parametrize(
-    ("gib", "name"),
-    [
-        (None, "cpu"), (2, "cpu"), (3.9, "gpu-4g"), (4, "gpu-4g"), (5, "gpu-4g"), (5.8, "gpu-6g"),
-        (8, "gpu-6g"),
-        (11, "gpu-6g"), (11.9, "gpu-12g"), (24, "gpu-12g"),
-    ],
-)  # fmt: skip
-def test_the_largest_card_chooses_the_profile(gib: float | None, name: str) -> None:
-    assert suited_profile(None if gib is None else round(gib * GIB)) == name
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\nGCC 12", "535.183.01"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build", "580.65.06"),
-        ("", None), ("nonsense", None),
-    ],
-)  # fmt: skip
-def test_the_kernel_modules_version_is_read_from_both_kinds(text: str, version: str | None) -> None:
-    assert kernel_version(text) == version
 
 
 def test_doctor_of_a_damaged_database_fails_and_changes_nothing(tmp_path: Path) -> None:
