@@ -89,6 +89,8 @@ class Children:
         self.retired: list[Slot] = []
         self.workers: dict[str, Slot] = {}
         self.stopping = False
+        self.held = False
+        """Nobody is started now: `daemon.store_watch`."""
         self.fitted: Callable[[str, Surroundings], Surroundings] = lambda engine, plain: plain
         """What a worker that starts is given instead of what all children get (`daemon.fitting`)."""
         self.on_oom: Callable[[Slot, str], None] = lambda slot, resource: None
@@ -143,13 +145,13 @@ class Children:
 
     def start(self, slot: Slot) -> None:
         """Start it if it is absent."""
-        if not self.stopping:
+        if not self.stopping and not self.held:
             self.apply(slot, lifecycle.start(slot.child, self._loop.now(), self.config))
 
     def recycle_web(self, deadline_s: float, reason: str) -> bool:
         """A new web on the same sockets; when it is ready the old one finishes its streams and ends. False
         when there is one under way already."""
-        if self.successor is not None or self.stopping:
+        if self.successor is not None or self.stopping or self.held:
             return False
         if self.web.child.state is not State.READY:
             self.web.child = lifecycle.forgive(self.web.child, self._loop.now())

@@ -13,7 +13,7 @@ from pathlib import Path
 from pipeline import queue
 from pipeline.clock import Clock
 from pipeline.codes import CosydError
-from pipeline.store.db import connect, storage_error
+from pipeline.store.db import check_place, connect, file_identity, storage_error
 
 log = logging.getLogger("cosyd")
 TOLD_EVERY_S = 60.0
@@ -26,6 +26,7 @@ class QueueReader:
     def __init__(self, database: Path, clock: Clock) -> None:
         self._database, self._clock = database, clock
         self.conn: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
         self._seen_version: int | None = None
         self._stats: Mapping[str, queue.EngineQueue] = {}
         self._told_at = float("-inf")
@@ -33,6 +34,8 @@ class QueueReader:
     def read(self) -> Mapping[str, queue.EngineQueue] | None:
         """By engine; None is unknown."""
         try:
+            self._opened = self._opened or file_identity(self._database)
+            check_place(self._database, self._opened)
             if self.conn is None:
                 self.conn = connect(self._database, "read")
                 self._seen_version = None

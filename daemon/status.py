@@ -35,6 +35,7 @@ class View:
     profile: str
     web_url: str
     stopping: bool
+    storage: Mapping[str, Any] | None = None
 
 
 def state_object(view: View) -> dict[str, Any]:
@@ -85,6 +86,7 @@ def state_object(view: View) -> dict[str, Any]:
         },
         "profile": view.profile,
         "stopping": view.stopping,
+        "storage": None if view.storage is None else dict(view.storage),
     }
 
 
@@ -120,6 +122,8 @@ def fingerprint(value: Any) -> Any:
 def status_line(view: View) -> str:
     """One line for `systemctl status`."""
     parts = [f"page {view.web.state.value}"]
+    if view.storage is not None:
+        parts.append(f"database {view.storage['params']['reason']}")
     parts += [f"{name} {child.state.value}" for name, child in sorted(view.workers.items())]
     if view.sample.ram is not None:
         parts.append(f"{view.sample.ram.available_bytes / 2**30:.1f} GB of RAM free")

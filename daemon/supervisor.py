@@ -44,6 +44,7 @@ from daemon.schedule import Schedule
 from daemon.spawn import Surroundings
 from daemon.startup import Doors, announce
 from daemon.status import View, status_line
+from daemon.store_watch import StoreWatch
 from daemon.swap.client import SwapClient
 from daemon.swap.keeper import SwapKeeper
 from daemon.teller import Teller
@@ -143,6 +144,7 @@ class Supervisor:
         )  # fmt: skip
         self.control = ControlServer(self.loop, paths.control_socket, self.methods)
         self.teller = Teller(self.loop, self._view, self.children, self.control, self.notifier)
+        self.store = StoreWatch(paths.database, self.loop, self.children, self._changed)
         self.schedule = Schedule(config, lambda name: self.loop.post(lambda: self._due(name)))
         self.recorder.on_event = self.teller.event
         self._queue = QueueReader(paths.database, clock)
@@ -242,6 +244,7 @@ class Supervisor:
         self.guard.tick()
         self.deaths.look(self.guard.sample.ram, self.guard.state.level, self.config, now)
         self.swap.tick(self.guard.state.ram.level, self.guard.sample.ram)
+        self.store.tick()
         self.children.tick()
         self._keep_web()
         self.workers.look(self._queue.read())
@@ -333,6 +336,7 @@ class Supervisor:
             profile=self.config.profile,
             web_url=self.doors.url,
             stopping=bool(self._stop_asked),
+            storage=self.store.trouble,
         )
 
     def _changed(self) -> None:

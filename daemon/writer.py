@@ -20,7 +20,7 @@ from typing import Any
 
 from pipeline.codes import CosydError
 from pipeline.events import Event, Sample, insert_events, insert_samples
-from pipeline.store.db import connect, storage_error
+from pipeline.store.db import check_place, connect, file_identity, storage_error
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 5000
@@ -106,6 +106,7 @@ class Writer:
     def _run(self) -> None:
         rows: sqlite3.Connection | None = None
         work: sqlite3.Connection | None = None  # writes jobs: synchronous=FULL
+        opened: tuple[int, int] | None = None
         told = ("", float("-inf"))
         while True:
             with self._wake:
@@ -114,6 +115,8 @@ class Writer:
                 if self._stopping and not (self._events or self._samples or self._operations):
                     break
             try:
+                opened = opened or file_identity(self._database)
+                check_place(self._database, opened)  # what is written elsewhere would be lost
                 rows = rows or connect(self._database, "telemetry")
                 work = work or connect(self._database, "work")
                 self._operate(work)

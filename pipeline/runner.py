@@ -29,7 +29,7 @@ from pipeline.job_run import Bench, JobRun, LeaseLost
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.queue.values import Candidate, Claim, Job, Outcome
-from pipeline.store.db import connect, storage_error
+from pipeline.store.db import check_place, connect, file_identity, storage_error
 from pipeline.take import Interrupted, OpenWriter, Stop, Why
 from pipeline.trimming import Report, Trims
 
@@ -82,6 +82,8 @@ class Runner:
         self.leaving = threading.Event()
         """Set by `leave`; also the StopFlag of the engine's load."""
         self._name, self._owner, self._paths, self._config = name, owner, paths, config
+        self._file: tuple[int, int] | None = None
+        self._told = ""
         self._notify, self._open_writer, self._only = notify, open_writer, only
         self._clock = clock or SystemClock()
         self._heartbeat = heartbeat or HeartbeatState()
@@ -144,6 +146,7 @@ class Runner:
 
     def open(self, engine: Engine, *, watch: bool = True) -> None:
         """Connect and, unless `watch` is False, start the attendant. `run` does it."""
+        self._file = file_identity(self._paths.database)
         conn = connect(self._paths.database, "work")
         self._bench = Bench(
             engine=engine,
@@ -167,16 +170,21 @@ class Runner:
 
     def _turn_or_wait(self) -> bool:
         try:
-            return self.turn()
+            taken = self.turn()
+            self._told = ""
+            return taken
         except CosydError as error:
             if error.code not in ("storage_busy", "storage_full"):
                 raise
-            log.warning("no job can be taken: %s", error.code)
+            if self._told != str(error):  # once, not at each look
+                self._told = str(error)
+                log.warning("no job can be taken: %s", error)
             return False
 
     def turn(self) -> bool:
         """Take one job and work on it until it ends or gives way. False when none waits."""
         conn, now = self._opened().conn, self._clock.wall()
+        check_place(self._paths.database, self._file)
         waiting = self._waiting(conn)
         chosen = queue.next_job(waiting, self._served)
         if chosen is None:

@@ -21,7 +21,7 @@ from pipeline.clock import Clock, SystemClock
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
-from pipeline.store.db import Kind, connect, storage_error
+from pipeline.store.db import Kind, check_place, connect, file_identity, storage_error
 from pipeline.voices.catalogue import Voice, ready_made
 from pipeline.voices.registry import cloned_voices
 from pipeline.voices.saved import saved_voices
@@ -61,6 +61,7 @@ class Services:
         self.ready_made: tuple[Voice, ...] = ready_made(config.engines.extra)
         self.tasks: set[asyncio.Task[Any]] = set()
         self._local = threading.local()
+        self._file: tuple[int, int] | None = None
         self._open: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         self._writers = ThreadPoolExecutor(WRITE_THREADS, "accept")
@@ -92,6 +93,10 @@ class Services:
     def connection(self, kind: Kind) -> sqlite3.Connection:
         """This thread's connection of `kind`."""
         conn: sqlite3.Connection | None = getattr(self._local, kind, None)
+        if self._file is None:
+            self._file = file_identity(self.paths.database)
+        else:
+            check_place(self.paths.database, self._file)
         if conn is None:
             # any_thread: `close` runs in the main thread, when no other uses it any more.
             conn = connect(self.paths.database, kind, any_thread=True)

@@ -82,6 +82,8 @@ def troubles(state: Mapping[str, Any]) -> list[str]:
         event_text("foreign_pressure", lang, foreign)
         for foreign in (state.get("pressure") or {}).get("foreign") or []
     ]
+    if storage := state.get("storage"):
+        lines.insert(0, error_text(storage["code"], lang, storage.get("params")))
     if f"gpu.{state.get('gpu_state')}" in catalogue(lang):
         lines.append(event_text("gpu_state_changed", lang, {"state": state["gpu_state"]}))
     for name, engine in sorted((state.get("engines") or {}).items()):

@@ -16,7 +16,10 @@ from typing import Literal
 from pipeline.codes import CosydError
 from pipeline.store.schema import SCHEMA_VERSION
 
-__all__ = ["SCHEMA_VERSION", "Kind", "check_schema", "connect", "storage_error", "write_transaction"]
+__all__ = [
+    "SCHEMA_VERSION", "Kind", "check_place", "check_schema", "connect", "file_identity", "storage_error",
+    "write_transaction",
+]  # fmt: skip
 
 Kind = Literal["accept", "work", "telemetry", "read"]
 
@@ -86,6 +89,32 @@ def connect(
     except sqlite3.Error as error:
         raise storage_error(error) or error from error
     return conn
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Which file stands at `path`; None when there is none. An open connection goes on with the file that it
+    opened, also when that was deleted or replaced: compare before what must not be lost."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def check_place(path: Path, opened: tuple[int, int] | None) -> None:
+    """Raise CosydError(storage_full) unless the file that was `opened` is still at `path`: `gone`, or
+    `replaced` by another. That one is not taken up in flight: the write-ahead log of the old one may lie
+    beside it, and SQLite would put the two together."""
+    found = file_identity(path)
+    if found is not None and found == opened:
+        return
+    raise CosydError(
+        "storage_full",
+        retry_after_s=RETRY_AFTER_FULL_S,
+        reason="gone" if found is None else "replaced",
+        file=path.name,
+        folder=str(path.parent),
+    )
 
 
 def check_schema(conn: sqlite3.Connection) -> None:

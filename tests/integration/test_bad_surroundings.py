@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sqlite3
 from pathlib import Path
 
-from tests.integration.service import Service, ended, free_port, plain_words
+import pytest
+
+from tests.engines.numbers import decode
+from tests.integration.service import Service, ended, free_port, plain_words, wait_for
 
 
 def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -64,3 +68,67 @@ def test_a_port_that_is_free_again_is_taken_at_once(tmp_path: Path) -> None:
     for _ in range(2):
         with Service(tmp_path / "state", port=port) as service:
             assert service.speech("Number 1 is heard.").status_code == 200
+
+
+def trouble(service: Service) -> str | None:
+    """The reason that the state tells for the database, None when it is well."""
+    storage = service.status()["storage"]
+    return None if storage is None else str(storage["params"]["reason"])
+
+
+@pytest.mark.parametrize("how", ["moved", "replaced"])
+def test_a_database_that_goes_under_a_running_service_is_named_and_comes_back(
+    tmp_path: Path, how: str
+) -> None:
+    with Service(tmp_path / "state", ready_timeout_s=180) as service:
+        assert service.speech("Number 1 makes a row.").status_code == 200
+        page = service.child("ui").pid
+        kept = service.database.rename(service.state / "kept.db")
+        if how == "replaced":
+            shutil.copy(kept, service.database)
+        word = "gone" if how == "moved" else "replaced"
+        wait_for(lambda: trouble(service) == word, 60, f"the word {word}")
+        refused = service.speech("Number 2 is not taken.")
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert refused.json()["error"]["code"] == "storage_full"
+        assert "cosyd.db" in refused.json()["error"]["message"]
+        told = service.http.get("/api/state", headers={"Accept-Language": "zh"}).json()
+        assert told["queue"] is None and "cosyd.db" in told["storage"]["message"]
+        assert service.http.get("/").status_code == 200
+        service.child("pipeline.worker").kill()
+        wait_for(lambda: service.status()["engines"]["numbers"]["state"] != "ready", 60, "the worker's end")
+        kept.replace(service.database)
+        wait_for(lambda: trouble(service) is None, 60, "the end of the trouble")
+        assert decode(service.speech("Number 3 is said again.").content) == [3]
+        assert [row["text"] for row in service.generations(2)] == [
+            "Number 1 makes a row.",
+            "Number 3 is said again.",
+        ]
+        assert service.child("ui").pid == page and "failed" not in service.event_kinds()
+        assert plain_words(service).count("database cosyd.db") == 1, "one sentence, once"
+
+
+class HeldByModes(Service):
+    """A service whom file modes hold up, as they do anybody but root."""
+
+    def command(self) -> list[str]:
+        held = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"]
+        return [*(held if os.geteuid() == 0 else []), *super().command()]
+
+
+def test_a_database_that_may_not_be_written_is_named_and_comes_back(tmp_path: Path) -> None:
+    """A backup put back by root, for example, or a disk that became read-only."""
+    with HeldByModes(tmp_path / "state", ready_timeout_s=180) as service:
+        assert service.speech("Number 1 makes a row.").status_code == 200
+        service.database.chmod(0o400)
+        wait_for(lambda: trouble(service) == "read_only", 60, "the word")
+        service.child("pipeline.worker").kill()
+        wait_for(lambda: service.status()["engines"]["numbers"]["state"] != "ready", 60, "its end")
+        assert service.http.get("/").status_code == 200
+        told = service.http.get("/api/state", headers={"Accept-Language": "en"}).json()
+        assert "cannot be written" in told["storage"]["message"]
+        service.database.chmod(0o600)
+        wait_for(lambda: trouble(service) is None, 60, "the end of the trouble")
+        assert decode(service.speech("Number 2 is said again.").content) == [2]
+        assert "failed" not in service.event_kinds()
+        plain_words(service)

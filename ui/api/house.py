@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from pipeline import queue
 from pipeline.clock import utc_text
+from pipeline.codes import CosydError
 from pipeline.events import recent_events
 from pipeline.messages import Language, catalogue, error_text, render, word
 from ui.answers import JsonResponse
@@ -47,6 +48,26 @@ def card_view(state: object, language: Language) -> dict[str, str] | None:
     return {"word": word("state.gpu", str(state), language), "message": render(key, language)}
 
 
+def queue_view(stats: Mapping[str, queue.EngineQueue]) -> dict[str, Any]:
+    """All engines together."""
+    return {
+        "queued": sum(s.queued for s in stats.values()),
+        "running": sum(s.running for s in stats.values()),
+        "seconds": round(sum(s.seconds for s in stats.values()), 1),
+    }
+
+
+def storage_view(told: Any, met: CosydError | None, language: Language) -> dict[str, Any] | None:
+    """Trouble with the database, by the supervisor or, sooner, met here; a lock is none."""
+    if isinstance(told, Mapping):
+        code, params = str(told.get("code")), told.get("params") or {}
+    elif met is not None and met.code != "storage_busy":
+        code, params = met.code, met.params
+    else:
+        return None
+    return {"code": code, "message": error_text(code, language, params)}
+
+
 def house_routes(services: Services) -> list[Route]:
     """/healthz, /readyz, /api/state, /api/events and the actions."""
 
@@ -62,7 +83,12 @@ def house_routes(services: Services) -> list[Route]:
         )
 
     async def view(language: Any) -> dict[str, Any]:
-        stats = await services.read(queue.queue_stats, services.clock.wall())
+        stats: Mapping[str, queue.EngineQueue] | None = None
+        trouble: CosydError | None = None
+        try:
+            stats = await services.read(queue.queue_stats, services.clock.wall())
+        except CosydError as error:
+            trouble = error  # the state is looked at when something is wrong: what is known is told
         engines = {}
         for name, raw in (services.state.get("engines") or {}).items():
             engine = dict(raw)
@@ -75,11 +101,8 @@ def house_routes(services: Services) -> list[Route]:
             "known": bool(services.state),
             "ready": can_speak(services.state),
             "gpu": card_view(services.state.get("gpu_state"), language),
-            "queue": {
-                "queued": sum(s.queued for s in stats.values()),
-                "running": sum(s.running for s in stats.values()),
-                "seconds": round(sum(s.seconds for s in stats.values()), 1),
-            },
+            "queue": None if stats is None else queue_view(stats),
+            "storage": storage_view(services.state.get("storage"), trouble, language),
         }
 
     async def state(request: Request) -> Response:

@@ -136,7 +136,8 @@
     if (silent > 1) { box.replaceChildren(pill("cosyd", t("no_answer"), "critical")); return; }
     if (!state?.known) { box.replaceChildren(pill(t("engine"), t("unknown"), "unknown")); return; }
     const pills = [];
-    const { ram, vram, queue, gpu } = state;
+    const { ram, vram, queue, gpu, storage } = state;
+    if (storage) pills.push(pill(t("database"), t("database_trouble"), "critical"));
     if (ram?.available_bytes != null) pills.push(memoryPill(t("ram"), ram.available_bytes, ram.level));
     if (vram?.free_bytes != null) pills.push(memoryPill(t("vram"), vram.free_bytes, vram.level));
     if (gpu) pills.push(pill(t("gpu"), gpu.word, "low"));
@@ -147,8 +148,8 @@
         engine[1].state === "failed" ? "critical" : calm ? "ok" : "low"));
     }
     if (pills.some((made) => made.dataset.kind !== "ok")) pills.splice(0, pills.length, ...pills.filter((made) => made.dataset.kind !== "ok"));
-    const work = queue.queued + queue.running;
-    pills.push(pill(t("queue"), work ? [queue.running ? t("queue_running", { count: queue.running }) : null,
+    const work = queue ? queue.queued + queue.running : 0;
+    if (queue) pills.push(pill(t("queue"), work ? [queue.running ? t("queue_running", { count: queue.running }) : null,
       queue.queued ? t("queue_count", { count: queue.queued }) : null].filter(Boolean).join(" · ") : t("queue_empty"), "ok"));
     const rank = ["critical", "low"];
     const place = (made) => (rank.indexOf(made.dataset.kind) + 3) % 3;
@@ -171,12 +172,13 @@
   function drawStatus(box) {
     if (!state?.known && silent > 1) { box.replaceChildren(el("p", { class: "cosyd-warn" }, t("no_answer_long"))); return; }
     if (!state?.known) { box.replaceChildren(el("p", { class: "cosyd-empty" }, t("unknown"))); return; }
-    const { ram, vram, swap, engines, web, pressure, gpu } = state;
+    const { ram, vram, swap, engines, web, pressure, gpu, storage } = state;
     const meters = [];
     if (ram?.available_bytes != null) meters.push(meter(t("ram"), ram.available_bytes, ram.total_bytes, ram.level));
     if (vram?.free_bytes != null) meters.push(meter(vram.name ? `${t("vram")} · ${vram.name}` : t("vram"), vram.free_bytes, vram.total_bytes, vram.level));
     if (swap?.total_bytes) meters.push(meter(t("swap"), swap.total_bytes - swap.used_bytes, swap.total_bytes, null));
     const foreign = (pressure?.foreign ?? []).map((p) => el("p", { class: "cosyd-warn" }, t("foreign", p)));
+    if (storage) foreign.unshift(el("p", { class: "cosyd-warn" }, ...rich(storage.message)));
     if (silent > 1) foreign.unshift(el("p", { class: "cosyd-warn" }, t("no_answer_long")));
     const facts = Object.entries(engines ?? {}).map(([name, e]) => fact(`${t("engine")} · ${name}`, t(`state.engine.${e.state}`),
       e.message ?? [e.rss_bytes ? t("uses", { bytes: e.rss_bytes }) : null, e.restarts ? t("restarts", { count: e.restarts }) : null].filter(Boolean).join(" · "),
