@@ -9,6 +9,7 @@ alarms in 1,000.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +60,8 @@ class Listener:
 
     `like_s`: a recording is said again that has so many seconds of voice (`voiced_seconds`, divided by the
     speed). Then nothing is known of its words: whether it repeats itself or ends in the middle of a sound is
-    the recording's own affair, and silence may be all there is to say.
+    the recording's own affair, and silence may be all there is to say. `misheard` tells whether somebody who
+    writes a whole take down has other words than the text; it is asked last, since it costs most.
     """
 
     def __init__(
@@ -70,8 +72,10 @@ class Listener:
         expected_s: float | None = None,
         natural: bool = True,
         like_s: float | None = None,
+        misheard: Callable[[F32Mono], bool] | None = None,
     ) -> None:
         self._text = text
+        self._misheard = misheard
         self._speed = speed
         self._like_s = like_s
         self._words = has_words(text) if like_s is None else like_s > 0
@@ -99,7 +103,10 @@ class Listener:
             return None
         if self._like_s is not None:
             return compare(signal, self._like_s)
-        return examine(signal, self._text, self._expected_s, self._speed)
+        found = examine(signal, self._text, self._expected_s, self._speed)
+        if found is None and self._misheard is not None and self._misheard(signal):
+            return Finding("other_words")
+        return found
 
 
 def examine(signal: F32Mono, text: str, expected_s: float, speed: float = 1.0) -> Finding | None:

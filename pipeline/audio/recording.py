@@ -69,11 +69,13 @@ def read_recording(path: Path, seconds: float = READ_SECONDS) -> Recording:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         raise CosydError("bad_audio", reason="empty") from error
-    with os.fdopen(fd, "rb") as file:
+    try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or not found.st_size:
             raise CosydError("bad_audio", reason="empty")
-        head, samples = _run(file, seconds)
+        head, samples = _run(fd, seconds)
+    finally:
+        os.close(fd)
     if reason := head.get("reason"):
         raise CosydError("bad_audio", reason=str(reason))
     rate = int(head["rate"])
@@ -90,7 +92,7 @@ def read_recording(path: Path, seconds: float = READ_SECONDS) -> Recording:
     )
 
 
-def _run(file: IO[bytes], seconds: float) -> tuple[dict[str, Any], F32]:
+def _run(file: int, seconds: float) -> tuple[dict[str, Any], F32]:
     """The child's answer. Raises CosydError(bad_audio): unreadable when it dies, slow when it takes too
     long."""
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ}

@@ -19,8 +19,8 @@ FRAME_S = 0.02
 _RATE = 8000
 _FRAME, _WINDOW, _FFT = 160, 320, 1024
 _BATCH = 512
-_DARK_DB = -90.0
-"""Below this a frame holds no recorded room, only zeros or dither: it says nothing about noise."""
+_DARK_DB = -105.0
+"""Below this a frame holds no recorded room, only zeros: it says nothing about noise."""
 _RANGE_DB, _ABOVE_FLOOR_DB = 35.0, 6.0
 _GAP_S, _BURST_S = 0.2, 0.06
 """Pauses shorter than this belong to a word; sounds shorter than that are clicks."""

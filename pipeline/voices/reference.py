@@ -127,6 +127,8 @@ def examine(
     if refusal is not None:
         at = 1 if refusal.params["reason"] == "silent" else 0
         checks[at] = Check(checks[at].name, "bad", checks[at].value, refusal=refusal)
+        if refusal.params["reason"] != "long":
+            checks = [checks[at]]  # there is too little to say more about
     return Report(round(total, 3), cut, suggestions, shortened, tuple(checks), refusal)
 
 
@@ -175,7 +177,7 @@ def finished(mono: F32) -> F32:
     peak = float(np.abs(audio).max())
     gain = min(LEVEL / max(power**0.5, 1e-9), PEAK / max(peak, 1e-9), MOST_GAIN)
     audio *= gain
-    fade = np.linspace(0.0, 1.0, round(_FADE_S * RATE))
+    fade = np.linspace(0.0, 1.0, min(round(_FADE_S * RATE), len(audio)))
     audio[: len(fade)] *= fade
-    audio[-len(fade) :] *= fade[::-1]
+    audio[len(audio) - len(fade) :] *= fade[::-1]
     return audio.astype(np.float32)

@@ -36,7 +36,8 @@ def keep_upload(paths: StatePaths, recording: Recording, now: float) -> str:
     del facts["audio"]
     try:
         with disk_errors():
-            folder.mkdir(mode=0o700, parents=True)
+            paths.uploads.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
             (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
         peak = float(abs(recording.audio).max(initial=0.0))
         write_clip(folder / "recording.flac", recording.audio / max(1.0, peak), RATE)
