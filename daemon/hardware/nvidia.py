@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import re
 
 from daemon.hardware.facts import Capability, Driver, Gpu, Holder
@@ -30,9 +29,15 @@ def query_apps() -> list[str]:
 
 
 def _rows(text: str) -> list[list[str]]:
-    return [
-        [cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), skipinitialspace=True) if row
-    ]
+    found = []
+    for line in text.splitlines():
+        try:
+            row = next(csv.reader([line], skipinitialspace=True), [])
+        except csv.Error:
+            continue  # no line of a table
+        if row:
+            found.append([cell.strip() for cell in row])
+    return found
 
 
 def _float(text: str) -> float | None:
@@ -90,7 +95,7 @@ def parse_apps(text: str) -> dict[str, tuple[Holder, ...]]:
     """UUID -> programs with memory on it, from `query_apps()`; its size is unknown under WSL."""
     found: dict[str, tuple[Holder, ...]] = {}
     for row in _rows(text):
-        if len(row) == len(APPS) and row[1].isdigit():
+        if len(row) == len(APPS) and row[1].isdecimal():
             used = _float(row[3])
             name = row[2].rpartition("/")[2].split(" ")[0]
             holder = Holder(int(row[1]), name, None if used is None else int(used * MIB))

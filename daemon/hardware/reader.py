@@ -138,7 +138,7 @@ def _memory(host: Host, notes: _Notes) -> None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.strip().isdigit() else None
+    return int(text) if text is not None and text.strip().isdecimal() else None
 
 
 def _limit_files(host: Host) -> list[str]:

@@ -49,7 +49,7 @@ def parse_swaps(text: str) -> tuple[Swap, ...]:
     areas = []
     for line in text.splitlines()[1:]:
         words = line.split()
-        if len(words) >= 5 and words[2].isdigit() and words[3].isdigit():
+        if len(words) >= 5 and words[2].isdecimal() and words[3].isdecimal():
             name = words[0].replace("\\040", " ")
             kind = "zram" if name.startswith("/dev/zram") else words[1]
             areas.append(Swap(name, kind, int(words[2]) * KIB, int(words[3]) * KIB))
@@ -115,9 +115,5 @@ def parse_yes(text: str) -> bool | None:
 
 def parse_listening(text: str) -> frozenset[int]:
     """Ports that somebody listens on, from /proc/net/tcp or tcp6 (state 0A)."""
-    rows = (line.split() for line in text.splitlines()[1:])
-    return frozenset(
-        int(row[1].rpartition(":")[2], 16)
-        for row in rows
-        if len(row) > 3 and row[3] == "0A" and ":" in row[1]
-    )
+    found = re.findall(r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F:]+ 0A ", text, re.M | re.A)
+    return frozenset(int(port, 16) for port in found)
