@@ -1,4 +1,4 @@
-"""The real supervisor with fake children: `python -m tests.fakes.run FLAGS`.
+"""The real supervisor, with fake children unless FAKE_CHILDREN is `no`: `python -m tests.fakes.run FLAGS`.
 
 FAKE_ROOT replaces `/` for the memory reader, so that a test writes the machine's /proc/meminfo. FAKE_CLOCK is
 a file with seconds by which the wall clock is ahead, as after a suspend. FAKE_MINUTE is how many seconds a
@@ -29,5 +29,7 @@ if __name__ == "__main__":
     if minute := os.environ.get("FAKE_MINUTE"):
         renewal.BUCKET_S = float(minute)
         renewal.SOOTHED_S = 2 * renewal.BUCKET_S
+    if os.environ.get("FAKE_CHILDREN") == "no":
+        sys.exit(startup.main(sys.argv[1:]))
     fake = ("tests.fakes.child",)
     sys.exit(startup.main(sys.argv[1:], web_module=fake, worker_module=fake))
