@@ -61,9 +61,10 @@ def choose(
     wanted: str = "",
     visible_devices: str | None = None,
     lowest: Capability | None = None,
+    highest: Capability | None = None,
 ) -> Card | str:
-    """The card, or the word for why there is none. `lowest` is the least compute capability that torch has
-    kernels for; a card that does not tell its own is taken."""
+    """The card, or the word for why there is none. `lowest` and `highest` are the ends of what torch has
+    kernels for; a card that does not tell its own compute capability is taken."""
     if wanted:
         found = [card for card in cards if card.uuid.startswith(wanted)]
         return found[0] if found else gpu_states.CARD_MISSING
@@ -72,7 +73,12 @@ def choose(
     left = usable(cards, visible(cards, visible_devices))
     if not left:
         return gpu_states.NONE_VISIBLE
-    fit = [c for c in left if lowest is None or c.capability is None or c.capability >= lowest]
+    fit = [
+        c
+        for c in left
+        if c.capability is None
+        or ((lowest is None or c.capability >= lowest) and (highest is None or c.capability <= highest))
+    ]
     if not fit:
         return gpu_states.UNSUPPORTED
     return max(fit, key=lambda card: card.free_bytes)

@@ -22,7 +22,11 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 def read_card(
-    nvml: Any, wanted: str, visible_devices: str | None = None, lowest: Capability | None = None
+    nvml: Any,
+    wanted: str,
+    visible_devices: str | None = None,
+    lowest: Capability | None = None,
+    highest: Capability | None = None,
 ) -> dict[str, Any]:
     """One reading of the card that `gpu_cards.choose` chooses.
 
@@ -31,7 +35,7 @@ def read_card(
     nvml.NVMLError when the card itself cannot be read.
     """
     found, lost = list_cards(nvml)
-    card = choose([card for card, _ in found], wanted, visible_devices, lowest)
+    card = choose([card for card, _ in found], wanted, visible_devices, lowest, highest)
     if isinstance(card, str):
         if lost is not None:
             raise lost  # the one that was meant may be the one that is lost
@@ -166,16 +170,21 @@ def state_of_error(code: int, root: Path = Path("/")) -> str:
         return gpu_states.state_of_code(code, nodes=True)
 
 
+def _capability(text: str | None) -> Capability | None:
+    major, _, minor = (text or "").partition(".")
+    return (int(major), int(minor or 0)) if major else None
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Answer until stdin ends. After a failure NVML is initialised anew: an old handle stays bad."""
     parser = argparse.ArgumentParser(prog="python -m daemon.gpu_helper")
     parser.add_argument("--card", default="", help="UUID; else the one with the most free memory")
     parser.add_argument("--visible", help="what CUDA_VISIBLE_DEVICES said")
     parser.add_argument("--lowest", help="least compute capability, 7.5")
+    parser.add_argument("--highest", help="greatest compute capability, 9.9")
     parser.add_argument("--root", type=Path, default=Path("/"))
     given = parser.parse_args(argv)
-    major, _, minor = (given.lowest or "").partition(".")
-    lowest = (int(major), int(minor or 0)) if major else None
+    lowest, highest = _capability(given.lowest), _capability(given.highest)
     try:
         import pynvml as nvml
     except ImportError:
@@ -187,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not up:
                 nvml.nvmlInit()
                 up = True
-            answer = read_card(nvml, wanted, given.visible, lowest)
+            answer = read_card(nvml, wanted, given.visible, lowest, highest)
             if "error" not in answer:
                 wanted = answer["uuid"]  # kept: it may hold our context
                 if update_waits(given.root):

@@ -22,7 +22,7 @@ from daemon import gpu_states
 from daemon.gpu_cards import Capability
 from daemon.loop import READ, Loop, Timer
 from daemon.sample import VramReading
-from pipeline.planning.torch_build import installed_build, lowest_capability
+from pipeline.planning.torch_build import highest_capability, installed_build, lowest_capability
 from pipeline.profile import Config
 from pipeline.profile.config import Guard as GuardConfig
 
@@ -100,16 +100,19 @@ def make_reader(
     if config.gpu == "none" or not has_card(environ=environ):
         return None
     wanted = "" if config.gpu == "auto" else config.gpu
-    lowest = lowest_capability(installed_build())
+    build = installed_build()
+    lowest, highest = lowest_capability(build), highest_capability(build)
     visible = environ.get("CUDA_VISIBLE_DEVICES") if not wanted else None
-    return GpuReader(loop, wanted, environ, on_state, visible=visible, lowest=lowest, guard=config.guard)
+    return GpuReader(
+        loop, wanted, environ, on_state, visible=visible, lowest=lowest, highest=highest, guard=config.guard
+    )
 
 
 class GpuReader:
     """Call `ask(busy)` each tick; `reading` and `state` are what is known. `on_state` hears changes.
 
     `wanted` is a UUID, or "" for the best card: then the first one found is kept (`uuid`), until it is gone.
-    `visible` is what CUDA_VISIBLE_DEVICES said, `lowest` the least compute capability that torch supports.
+    `visible` is what CUDA_VISIBLE_DEVICES said, `lowest` and `highest` the ends of what torch supports.
     """
 
     def __init__(
@@ -122,10 +125,11 @@ class GpuReader:
         *,
         visible: str | None = None,
         lowest: Capability | None = None,
+        highest: Capability | None = None,
         guard: GuardConfig = DEFAULTS,
     ) -> None:
         self._loop, self._wanted, self._environ, self._on_state = loop, wanted, environ, on_state
-        self._root, self._visible, self._lowest = root, visible, lowest
+        self._root, self._visible, self._lowest, self._highest = root, visible, lowest, highest
         self.deadline_s, self.retry_s, self.idle_s = guard.gpu_deadline_s, guard.gpu_retry_s, guard.gpu_idle_s
         self._helper: subprocess.Popen[bytes] | None = None
         self._stuck: list[subprocess.Popen[bytes]] = []
@@ -177,6 +181,7 @@ class GpuReader:
         command += ["--card", self.uuid] if self.uuid else []
         command += ["--visible", self._visible] if self._visible is not None else []
         command += ["--lowest", f"{self._lowest[0]}.{self._lowest[1]}"] if self._lowest else []
+        command += ["--highest", f"{self._highest[0]}.{self._highest[1]}"] if self._highest else []
         try:
             self._helper = subprocess.Popen(
                 command, env=dict(self._environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def examine(paths: StatePaths, look: Callable[[StatePaths], Facts] | None = None
     running = current_config(paths) if status is not None else config
     facts = (look or machine)(paths)
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    return [
+    checks = [
         checkup_machine.check_system(facts),
         checkup.check_python(sys.version_info[:3]),
         _program("espeak-ng", "--version"),
@@ -78,6 +79,26 @@ def examine(paths: StatePaths, look: Callable[[StatePaths], Facts] | None = None
         *_card(facts, config, origin, status),
         _model(paths, config),
     ]
+    known = _sources(paths)
+    return [c if c.source else replace(c, source=known.get(c.name, "")) for c in checks]
+
+
+def _sources(paths: StatePaths) -> dict[str, str]:
+    """Where the values of the checks come from that have no source of their own, by name."""
+    return {
+        "python": sys.executable,
+        "espeak-ng": shutil.which("espeak-ng") or "PATH",
+        "ffmpeg": shutil.which("ffmpeg") or "PATH",
+        "config": "configuration",
+        "service": str(paths.control_socket),
+        "port": "bind",
+        "database": str(paths.database),
+        "disk": f"statvfs {paths.root}",
+        "outputs": str(paths.outputs),
+        "backup": str(paths.backups),
+        "memory": "/proc/meminfo",
+        "swap": "/proc/swaps",
+    }
 
 
 def machine(paths: StatePaths, port: int | None = None) -> Facts:

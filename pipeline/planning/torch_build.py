@@ -43,6 +43,14 @@ def installed_build() -> TorchBuild | None:
         return None
 
 
+def highest_capability(build: TorchBuild | None) -> Capability | None:
+    """The greatest compute capability that `build` has kernels for; None when newer cards can compile theirs,
+    or when nothing is known. CUDA 12.6 and older end before Blackwell (`torch_choice` has the sources)."""
+    if build is None or build.cuda is None or build.cuda >= (13, 0):
+        return None
+    return (12, 9) if build.cuda >= (12, 8) else (9, 9)
+
+
 def lowest_capability(build: TorchBuild | None) -> Capability | None:
     """The least compute capability that `build` has kernels for; None when nothing is known to be excluded
     (no torch yet, or a CPU build, which uses no card)."""

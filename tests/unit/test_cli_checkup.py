@@ -14,6 +14,7 @@ from daemon.cli import checkup
 from daemon.cli.checkup import GIB, MIB, Check, worst
 from daemon.cli.main import main
 from pipeline.messages import catalogue
+from tests.unit.hardwarekit import Machine, look
 from tests.unit.storekit import new_state
 
 DAY = 86400.0
@@ -103,6 +104,26 @@ def test_doctor_reads_a_healthy_folder_without_failures(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["doctor", "--state", str(paths.root)], env=env)
     assert result.exit_code == 0, result.output
     assert "数据库：正常" in result.stdout
+
+
+def test_doctor_names_a_driver_that_was_updated_and_its_cure_in_both_languages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it looks at is a simulated machine; every line says where its values come from."""
+    machine = Machine(tmp_path / "machine", "rtx3060", 535, library=580, secure_boot="on")
+    monkeypatch.setattr("daemon.cli.doctor.machine", lambda _: look(machine).facts)
+    state = ["--state", str(new_state(tmp_path / "state").root)]
+    env = {"COSYD_WEB__PORT": "0"}
+    told = CliRunner().invoke(main, ["doctor", "--json", *state], env={**env, "COSYD_LANG": "zh"})
+    assert told.exit_code == 1, told.output
+    found = {check["name"]: check for check in json.loads(told.stdout)}
+    assert found["card"]["verdict"] == "fail"
+    assert "重启机器" in found["card"]["cure"]
+    assert found["secure_boot"]["source"] == "mokutil --sb-state"
+    assert all(check["source"] for name, check in found.items() if name != "class")
+    shown = CliRunner().invoke(main, ["doctor", *state], env={**env, "COSYD_LANG": "en"})
+    assert shown.exit_code == 1
+    assert "✗ Graphics card: the driver was updated (module 535.247.01 still runs)" in shown.stdout
 
 
 def test_the_supervisor_side_of_the_cli_stays_light() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from daemon import gpu_states
 from daemon.gpu_cards import Card, choose, visible
-from pipeline.planning.torch_build import TorchBuild, lowest_capability, parse_build
+from pipeline.planning.torch_build import TorchBuild, highest_capability, lowest_capability, parse_build
 
 A, B, C = (
     Card(f"GPU-{n}", free, 10, capability=cap)
@@ -39,6 +39,18 @@ def test_the_most_free_memory_wins_among_what_is_supported() -> None:
     assert choose([A, B, C], lowest=(7, 5)) == C, "one that does not tell its capability is taken"
     assert choose([B], lowest=(7, 5)) == gpu_states.UNSUPPORTED
     assert choose([]) == gpu_states.NO_CARD
+
+
+def test_a_card_newer_than_the_installed_torch_is_not_taken() -> None:
+    """Blackwell with the CUDA 12.6 build: "no kernel image is available"."""
+    new = Card("GPU-n", 9, 10, capability=(12, 0))
+    assert choose([A, new], highest=(9, 9)) == A
+    assert choose([new], highest=(9, 9)) == gpu_states.UNSUPPORTED
+    assert choose([A, new], highest=(12, 9)) == new
+    assert [highest_capability(TorchBuild("x", cuda)) for cuda in ((13, 0), (12, 8), (12, 6), None)] == [
+        None, (12, 9), (9, 9), None,
+    ]  # fmt: skip
+    assert highest_capability(None) is None
 
 
 def test_a_card_in_slices_cannot_be_used_whole() -> None:
