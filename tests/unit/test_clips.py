@@ -49,7 +49,7 @@ def verdicts(audio: Any, transcript: str | None = None, **known: Any) -> dict[st
         (speechlike(6), None, {}, {}),
         (speechlike(6), None, {"clipped": 0.01}, {"clipping": "clipped"}),
         (speechlike(6, noise=0.03), None, {}, {"noise": "noisy"}),
-        (speechlike(6, level=0.005, noise=2e-6), None, {}, {"level": "quiet"}),
+        (speechlike(6, level=0.005, noise=2e-5), None, {}, {"level": "quiet"}),
         (speechlike(2), None, {}, {"length": "short"}),
         (speechlike(6), "No.", {}, {"words": "words"}),
         (speechlike(4), "word " * 60, {}, {"words": "words"}),
