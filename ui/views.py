@@ -11,7 +11,7 @@ from pipeline.acceptance import params_of
 from pipeline.clock import wall_seconds
 from pipeline.codes import CODES, CosydError
 from pipeline.jobs import JobState
-from pipeline.messages import Language, error_text, render
+from pipeline.messages import Language, error_text, event_text, render
 from pipeline.voices.catalogue import Voice
 
 _JOB = """
@@ -129,4 +129,4 @@ def event_view(
     kind: str, at: str, level: str | None, params: Mapping[str, Any], language: Language
 ) -> dict[str, Any]:
     """One automatic act with its sentence."""
-    return {"at": at, "kind": kind, "level": level, "message": render(f"event.{kind}", language, params)}
+    return {"at": at, "kind": kind, "level": level, "message": event_text(kind, language, params)}

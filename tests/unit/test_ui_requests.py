@@ -19,7 +19,7 @@ from ui.errors import error_body, error_response
 from ui.language import language_of
 from ui.pages.html import clean_page
 from ui.paths import tidy_path
-from ui.views import wait_view
+from ui.views import event_view, wait_view
 
 
 def test_what_openai_clients_send_is_understood() -> None:
@@ -178,3 +178,10 @@ def test_the_page_names_no_other_host() -> None:
     )
     cleaned = clean_page(html, "zh")
     assert b"https://" not in cleaned and b'lang="zh-CN"' in cleaned and b"viewport" in cleaned
+
+
+def test_what_happened_is_told_in_peoples_words() -> None:
+    told = event_view("worker_exited", "now", None, {"child": "worker:builtin", "reason": "stop"}, "zh")
+    assert told["message"].startswith("语音引擎 builtin 已退出") and "stop" not in told["message"]
+    told = event_view("recovered", "now", None, {"child": "web"}, "en")
+    assert told["message"] == "The page runs again."
