@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from importlib import resources
 from typing import Any
@@ -111,12 +112,13 @@ async def _broken(request: Request, error: Exception) -> Response:
 def addresses(routes: Iterable[Any]) -> list[str]:
     """`GET /v1/models`, one line for each method and address of programs, as /docs lists them."""
     found = [
-        f"{method:<7}{route.path}"
+        (re.sub(r":[a-z]+}", "}", route.path), method)
         for route in routes
         if isinstance(route, Route) and (route.path.startswith(("/v1/", "/api/")) or route.path in PROBES)
         for method in sorted((route.methods or {"GET"}) - {"HEAD"})
     ]
-    return sorted(found, key=lambda line: (not line[7:].startswith("/v1/"), line[7:], line))
+    found.sort(key=lambda address: (not address[0].startswith("/v1/"), address))
+    return [f"{method:<7}{path}" for path, method in found]
 
 
 class Web:

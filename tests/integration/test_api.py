@@ -323,7 +323,8 @@ def test_docs_tells_how_a_program_speaks_and_its_example_works(rig: Rig) -> None
     page = rig.http.get("/docs", headers={**BROWSER, "Accept-Language": "en"})
     assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
     assert rig.http.get("/redoc", headers=BROWSER).status_code == 200
-    assert f"{rig.url}/v1</code>" in page.text and "no key" not in page.text
+    assert f"{rig.url}/v1</code>" in page.text and "<kbd>cosyd key add NAME</kbd>" in page.text
+    assert "`" not in page.text and ":path}" not in page.text
     blocks = [html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", page.text, re.DOTALL)]
     words = shlex.split(blocks[0])
     body = json.loads(words[words.index("-d") + 1]) | {"voice": "numbers", "response_format": "wav"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from starlette.responses import HTMLResponse
@@ -14,7 +15,8 @@ _STYLE = """
 @media(prefers-color-scheme:dark){:root{--ink:#ecebe8;--soft:#a3a6ab;--paper:#16181b;--card:#1e2125;
 --line:#33373d;--accent:#2dd4bf}}
 *{box-sizing:border-box}
-body{margin:0;min-height:100vh;display:grid;place-items:center;background:var(--paper);color:var(--ink);
+body{margin:0;min-height:100vh;display:grid;grid-template-columns:minmax(0,max-content);
+place-content:center;background:var(--paper);color:var(--ink);
 padding:24px;font:16px/1.6 system-ui,-apple-system,"Segoe UI","PingFang SC","Microsoft YaHei",
 "Noto Sans CJK SC",sans-serif}
 main{max-width:30rem;min-width:0;background:var(--card);border:1px solid var(--line);border-radius:16px;
@@ -26,11 +28,17 @@ code,pre{display:block;background:var(--paper);border:1px solid var(--line);bord
 padding:12px 14px;margin:14px 0;color:var(--ink);font:14px/1.5 ui-monospace,Menlo,Consolas,monospace;
 user-select:all}
 pre{overflow-x:auto;user-select:text}
+kbd{font:.9em ui-monospace,Menlo,Consolas,monospace;color:var(--ink);white-space:nowrap}
 a.go{display:inline-block;margin:12px 12px 0 0;padding:10px 20px;border-radius:10px;
 background:var(--accent);color:var(--card);text-decoration:none;font-weight:600}
 a.also{display:inline-block;margin-top:12px;padding:10px 0;color:var(--accent)}
 @media(max-width:30rem){body{padding:12px}main{padding:20px}}
 """
+
+
+def rich(text: str) -> str:
+    """HTML of a text in which commands stand between backticks."""
+    return re.sub(r"`([^`]*)`", r"<kbd>\1</kbd>", escape(text))
 
 
 def plain_page(

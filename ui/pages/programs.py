@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse
 
 from pipeline.jobs import FORMATS
 from pipeline.messages import Language, render
-from ui.pages.plain import plain_page
+from ui.pages.plain import plain_page, rich
 
 _EXAMPLE = """curl {base}/v1/audio/speech \\
   -H 'Content-Type: application/json' \\
@@ -22,7 +22,7 @@ def programs_page(language: Language, base: str, home: str, routes: Iterable[str
     `GET /v1/models`, `key`: whether programs need one here."""
 
     def text(name: str, **params: str) -> str:
-        return escape(render(f"door.{name}", language, params))
+        return rich(render(f"door.{name}", language, params))
 
     example = _EXAMPLE.format(base=base)
     if key:
