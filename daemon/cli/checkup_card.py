@@ -58,6 +58,10 @@ def check_card(facts: Facts, fit: Fit, advice: DriverAdvice) -> Check:
             "total": total,
             "driver": facts.driver.library or facts.driver.module or "?",
         }
+        if fit.reason == "told_none":
+            return said("ok", "card_unused", **seen)  # as its owner wants it
+        if fit.reason == "card_missing":
+            return said("fail", "card_seen", "gpu.card_missing", **seen)
         if fit.torch.device != "cuda":
             return said("warn", "card_unused", f"torch.cure_{fit.torch.reason}", **seen)
         return said("ok", "card_seen", **seen)

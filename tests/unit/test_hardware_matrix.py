@@ -244,6 +244,8 @@ def test_of_two_cards_the_other_one_is_told_about(tmp_path: Path) -> None:
     assert (named.fit.suited, named.fit.torch.family) == ("gpu-6g", "cu126")
     missing = look(Machine(tmp_path / "c", "two", 580), gpu="GPU-nothing")
     assert (missing.fit.suited, missing.fit.reason) == ("cpu", "card_missing")
+    assert (missing.card.verdict, missing.card.cure) == ("fail", "gpu.card_missing")
+    told(missing)
     told(named)
 
 
@@ -334,6 +336,8 @@ def test_the_configured_class_goes_before_and_is_held_against_the_card(
 def test_a_card_that_is_told_not_to_be_used_is_not(tmp_path: Path) -> None:
     seen = look(Machine(tmp_path, "rtx3060", 580), gpu="none")
     assert (seen.fit.suited, seen.fit.reason, seen.fit.torch.family) == ("cpu", "told_none", "cpu")
+    assert (seen.card.verdict, seen.card.text, seen.card.cure) == ("ok", "card_unused", "")
+    told(seen)
 
 
 @pytest.mark.parametrize(
