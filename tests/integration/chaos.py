@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -21,8 +24,29 @@ from tests.engines.numbers import decode
 from tests.integration.service import Service, wait_for
 
 WORDS = "Here comes the calm sentence that has the number {n} in it."
+LIBRARY_S = 300.0
 LET_DOWN = (httpx.TransportError, httpx.StreamError)
 """What a client sees when the process that serves it is killed. Never a wrong answer."""
+
+
+GRADIO = """
+import json, sys, gradio_client
+
+client = None
+for line in sys.stdin:
+    try:
+        if client is None:
+            client = gradio_client.Client(
+                sys.argv[1], verbose=False, analytics_enabled=False, download_files=sys.argv[2],
+                httpx_kwargs={"trust_env": False},
+            )
+        job = client.submit(json.loads(line), "numbers", 1.0, None, "pcm", api_name="/speak")
+        told = {"path": job.result(timeout=45)}
+    except Exception as error:
+        client, told = None, {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(told), flush=True)
+"""
+"""The real gradio_client in a process of its own, since it leaves event loops open. A text a line."""
 
 
 class Crowd:
@@ -39,9 +63,10 @@ class Crowd:
             threading.Thread(target=self._again, args=(one,), daemon=True)
             for one in (self._stream, self._stream, self._job, self._gradio, self._page)
         ]
+        self._library = threading.Thread(target=self._gradio_client, daemon=True)
 
     def __enter__(self) -> Crowd:
-        for thread in self._threads:
+        for thread in (*self._threads, self._library):
             thread.start()
         return self
 
@@ -50,6 +75,8 @@ class Crowd:
         for thread in self._threads:
             thread.join(60)
             assert not thread.is_alive(), "a client never got an answer"
+        self._library.join(LIBRARY_S)  # it wants to be served once, and is slow to be imported
+        assert not self._library.is_alive(), "gradio_client never got an answer"
 
     def _again(self, one: Callable[[httpx.Client], None]) -> None:
         with httpx.Client(base_url=self._service.url, timeout=45, trust_env=False) as http:
@@ -105,6 +132,29 @@ class Crowd:
             with http.stream("GET", f"/gradio_api/call/speak/{response.json()['event_id']}") as events:
                 events.read()
 
+    def _gradio_client(self) -> None:
+        """The library itself: it connects, reads the page's configuration, waits, and fetches the file."""
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", GRADIO, self._service.url, folder]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            with subprocess.Popen(command, text=True, **pipes) as client:  # type: ignore[call-overload]
+                assert client.stdin is not None and client.stdout is not None
+                while not self._stop.is_set() or not self.statuses["gradio_client"]:  # once at least
+                    text, numbers = self._text()
+                    client.stdin.write(json.dumps(text) + "\n")
+                    client.stdin.flush()
+                    told = json.loads(client.stdout.readline())
+                    heard = None if "error" in told else decode(Path(told["path"]).read_bytes())
+                    with self._lock:
+                        self.statuses["gradio_client" if heard else "gradio_client let down"] += 1
+                        if heard not in (None, numbers):
+                            self.wrong.append(f"gradio_client heard {heard} for {numbers}")
+                        if "Traceback" in told.get("error", ""):
+                            self.wrong.append(told["error"])
+                    if heard is None:
+                        self._stop.wait(0.2)
+                client.stdin.close()
+
     def _page(self, http: httpx.Client) -> None:
         """Somebody who opens the page, reloads it, and leaves in the middle of it."""
         for path in ("/", "/config", "/api/state", "/api/history"):
@@ -152,7 +202,7 @@ def without_strays(service: Service) -> None:
     try:
         wait_for(lambda: not strays(), 5, "the worker's own clean-up")
     except AssertionError:
-        paths = StatePaths(service.state)
+        paths = StatePaths.at(service.state, {})
         with closing(connect(paths.database)) as conn:
             sweep_orphans(conn, paths, time.time(), grace_s=0)
     assert strays() == []
