@@ -30,6 +30,7 @@ from pipeline.codes import CosydError
 from pipeline.conversion import Converting, cut_source, voice_in
 from pipeline.cutting import Cut, cut_job, same_cut
 from pipeline.engines.base import Engine, Options, Segment, VoiceFeatures
+from pipeline.hearing.checking import hearing_check
 from pipeline.jobs import SAMPLE_RATE, JobRequest, SegmentState, estimate_seconds
 from pipeline.paths import StatePaths, segment_pcm
 from pipeline.profile import Config
@@ -187,8 +188,9 @@ class JobRun:
                     segment.text,
                     self._request.speed,
                     expected_s=expected_s,
-                    natural=bench.config.take_check == "speech" and bench.engine.capabilities().natural,
+                    natural=bench.config.take_check != "signal" and bench.engine.capabilities().natural,
                     like_s=like_s,
+                    misheard=None if converting else hearing_check(bench.config, bench.paths, segment),
                 ),
             )
         finally:

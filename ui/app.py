@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.codes import CosydError
 from pipeline.messages import Language
 from ui.api.door import door_routes
+from ui.api.hearing import hearing_routes
 from ui.api.house import house_routes
 from ui.api.native import guarded, native_routes
 from ui.api.openai import openai_routes
@@ -137,6 +138,7 @@ class Web:
             *openai_routes(services, self.desk),
             *native_routes(services, self.desk, self.renditions),
             *voice_file_routes(services),
+            *hearing_routes(services),
             *voice_routes(services, self.desk),
             *word_routes(services),
             *door_routes(services),

@@ -13,6 +13,7 @@ from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
 from daemon.cli.voice_check import check, span_of, span_options, tell_advice
 from daemon.cli.voice_files import CONSENTS, export, forget, import_, not_added, preview, tag
+from daemon.cli.voice_words import transcribe
 from pipeline.messages import render
 from pipeline.model_files import require_model
 from pipeline.paths import StatePaths
@@ -161,5 +162,5 @@ def styles(as_json: bool) -> None:
         )
 
 
-for command in (check, tag, preview, export, import_, forget):
+for command in (check, transcribe, tag, preview, export, import_, forget):
     voices.add_command(command)

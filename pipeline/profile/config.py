@@ -215,10 +215,19 @@ class Cosyvoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Asr:
+    """Writing down what is said (extra `asr`). `model`: a folder with a Whisper model for faster-whisper, ""
+    is `models/whisper` in the state folder."""
+
+    model: str = _key("")
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Everything. The first block comes from the hardware profile (DESIGN 6).
 
-    `take_check`: `speech` judges each segment as speech of its text, `signal` refuses only silence and noise.
+    `take_check`: `speech` judges each segment as speech of its text, `signal` refuses only silence and noise,
+    `words` writes each segment down as well and compares where `asr` has a model for the language.
     """
 
     profile: str = _key("cpu")
@@ -233,7 +242,7 @@ class Config:
     swap_bytes: int = _bytes(8 * GIB)
 
     gpu: str = _key("auto")
-    take_check: str = _key("speech", choices=("speech", "signal"))
+    take_check: str = _key("speech", choices=("speech", "signal", "words"))
     timeout_factor: float = _key(1.0, low=0.1, high=100)
     lease_s: float = _seconds(15.0, low=0.5)
     heartbeat_s: float = _seconds(1.0, low=0.05)
@@ -249,3 +258,4 @@ class Config:
     schedule: Schedule = field(default_factory=Schedule)
     engines: Engines = field(default_factory=Engines)
     cosyvoice: Cosyvoice = field(default_factory=Cosyvoice)
+    asr: Asr = field(default_factory=Asr)

@@ -14,6 +14,8 @@
     const words = el("textarea", { rows: "2", maxlength: "1000" });
     const wordsNote = el("p", { class: "cosyd-note", role: "status" }, t("voice.transcript_none"));
     const wordsField = field(t("voice.transcript"), words, t("voice.transcript_hint"), "words");
+    const listen = el("button", { type: "button", class: "cosyd-button cosyd-hear", hidden: true, onclick: writeDown }, t("voice.write_down"));
+    wordsField.append(listen);
     const tag = el("select", {}, el("option", { value: "" }, t("voice.clip_language_auto")),
       ...setup.languages.map((code) => el("option", { value: code }, languageName(code))));
     const tagField = field(t("voice.clip_language"), tag, null, "language");
@@ -33,7 +35,26 @@
     function draw() {
       const uploading = picker.kind() === "upload";
       wordsField.hidden = tagField.hidden = !uploading;
+      listen.hidden = !setup.hears || !picker.clip();
       wordsNote.hidden = !uploading || !picker.clip() || words.value.trim() !== "";
+    }
+
+    // What is said in the clip, for correction: a recogniser mishears, and the words must be exact.
+    async function writeDown() {
+      const clip = picker.clip();
+      if (!clip) return;
+      listen.disabled = true;
+      listen.textContent = t("voice.writing_down");
+      try {
+        const heard = await upload("api/voices/transcribe", { ...check.fields(clip.file), language: tag.value });
+        words.value = heard.text;
+        if (!tag.value && setup.languages.includes(heard.language)) tag.value = heard.language;
+        notice(t(heard.text ? "voice.written_down" : "voice.nothing_heard"));
+        words.focus();
+      } catch (error) { notice(error.message, "error"); }
+      listen.disabled = false;
+      listen.textContent = t("voice.write_down");
+      draw();
     }
 
     function missing() {

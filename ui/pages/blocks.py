@@ -15,6 +15,7 @@ from typing import Any
 import gradio as gr
 
 from pipeline.audio.encode import missing_program
+from pipeline.hearing.model import can_hear
 from pipeline.jobs import SPEED_MAX, SPEED_MIN
 from pipeline.messages import Language, catalogue, render
 from pipeline.voices.source import MAX_SECONDS
@@ -105,6 +106,7 @@ def head(language: Language, services: Services, version: str) -> str:
         "languages": CLIP_LANGUAGES,
         "reference_s": services.config.reference_audio_max_s,
         "convert_s": MAX_SECONDS,
+        "hears": can_hear(services.config, services.paths),
     }
     # "<" would end the script element early if a text had it.
     data = json.dumps(config, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
