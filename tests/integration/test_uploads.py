@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -15,11 +14,10 @@ import pytest
 import soundfile
 
 from pipeline.maintenance import run_task
-from pipeline.model_files import NEEDED, missing_packages
 from pipeline.profile import Config
 from tests.integration.rig import Rig
-from tests.integration.service import ROOT, wait_for
-from tests.unit.clipkit import RATE, speechlike, write
+from tests.integration.service import wait_for
+from tests.unit.clipkit import RATE, speechlike, stand_in_model, write
 
 FORM = {"name": "Ben", "consent": "own"}
 
@@ -28,17 +26,7 @@ FORM = {"name": "Ben", "consent": "own"}
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A web that believes in a model: nothing here is spoken, so nobody opens it."""
     folder = tmp_path_factory.mktemp("uploads")
-    for name in NEEDED:
-        (folder / "model" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "model" / name).write_bytes(b"x")
-    for name in missing_packages():
-        (folder / "packages" / name).mkdir(parents=True)
-        (folder / "packages" / name / "__init__.py").touch()
-    env = {
-        "COSYD_MODEL_DIR": str(folder / "model"),
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(folder / "packages"))),
-    }
-    with Rig(folder, {"web.default_voice": "heart"}, engines=(), env=env) as made:
+    with Rig(folder, {"web.default_voice": "heart"}, engines=(), env=stand_in_model(folder)) as made:
         yield made
 
 
