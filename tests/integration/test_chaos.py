@@ -49,11 +49,16 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def test_processes_killed_at_random_lose_nothing(tmp_path: Path, rounds: Callable[[int, int], int]) -> None:
-    draw = random.Random(7)
-    kills = rounds(12, 1000)
+    """50 with the system tests (`tests/system/test_kills.py`), 1,000 with --long."""
+    kill_at_random(tmp_path, rounds(12, 1000), seed=7)
+
+
+def kill_at_random(folder: Path, kills: int, seed: int) -> None:
+    """SIGKILL for web, worker and supervisor while a crowd has texts spoken; then every job is looked at."""
+    draw = random.Random(seed)
     told = {"ui": 0, "pipeline.worker": 0}
-    with Service(tmp_path / "state", QUICK, ready_timeout_s=180) as service:
-        with Crowd(service, seed=7) as crowd:
+    with Service(folder / "state", QUICK, ready_timeout_s=180) as service:
+        with Crowd(service, seed=seed) as crowd:
             for _ in range(kills):
                 time.sleep(draw.uniform(0.05, 0.8))  # not a wait for anything: the moment is the draw
                 victim = draw.choices(("pipeline.worker", "ui", "daemon.supervisor"), (6, 3, 1))[0]
