@@ -11,12 +11,12 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.system.booted import installed_root, put_in
+from tests.system.booted import VENV, installed_root, put_in
 from tests.system.roots import CACHE, Root
 
 PACKAGES = "linux-image-cloud-amd64 initramfs-tools zstd e2fsprogs".split()
@@ -81,13 +81,14 @@ def run_scenario(
     folder: Path,
     scenario: str,
     *,
+    beside: Iterable[Path] = (),
     config: str = "",
     limits: str = "",
     memory_mb: int = 1536,
     timeout_s: float,
 ) -> dict[str, Any]:
-    """Boot, run, power off; what the scenario left in /root/result.json. Raises AssertionError with the
-    console when there is none."""
+    """Boot, run, power off; what the scenario left in /root/result.json. `beside` are modules that it
+    imports. Raises AssertionError with the console when there is none."""
     base = base_image()
     image, console = folder / "disk.img", folder / "console.log"
     subprocess.run(
@@ -96,6 +97,11 @@ def run_scenario(
     with mounted(image, folder / "mnt") as root:
         put_in(root, config)
         (root / "root/scenario.py").write_text(scenario, encoding="utf-8")
+        # Not compiled at each start in there, by a service that may not write what it compiled.
+        python = f"/{VENV}/bin/python"
+        subprocess.run(["chroot", str(root), python, "-m", "compileall", "-q", f"/{VENV}/lib"], check=True)
+        for module in beside:
+            shutil.copy(module, root / "root")
         (root / "etc/systemd/system/scenario.service").write_text(UNIT, encoding="utf-8")
         wanted = root / "etc/systemd/system/multi-user.target.wants"
         wanted.mkdir(exist_ok=True)
@@ -126,7 +132,7 @@ def run_scenario(
     with mounted(image, folder / "mnt") as root:
         result = root / "root/result.json"
         assert result.exists(), console.read_text("utf-8", "replace")[-4000:]
-        print((root / "root/scenario.log").read_text("utf-8", "replace")[-4000:])
+        print((root / "root/scenario.log").read_text("utf-8", "replace")[-8000:])
         found = json.loads(result.read_text("utf-8"))
     assert isinstance(found, dict)
     return found

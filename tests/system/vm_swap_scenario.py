@@ -1,18 +1,18 @@
 """Runs inside the virtual machine (tests.system.vm): swap by the installed units, with a kernel of its own.
 
-Standard library only, as it runs with the system's Python.
+Standard library only, as it runs with the system's Python. What it finds goes into `found`.
 """
 
 import json
 import mmap
+import os
 import subprocess
 import time
-import traceback
 from pathlib import Path
+from typing import Any
 
 COSYD = "/opt/cosyd/venv/bin/cosyd"
 MIB = 1024**2
-FOUND: dict[str, object] = {}
 
 
 def swap(*words: str) -> dict[str, object]:
@@ -34,62 +34,51 @@ def next_turn() -> None:
     Path("/var/lib/cosyd-swap/last-change").unlink(missing_ok=True)
 
 
-def service() -> None:
+def service(found: dict[str, Any]) -> None:
     """The service sees to the profile's swap by itself, as user cosyd through the socket."""
     next_turn()
     started = subprocess.run(["systemctl", "start", "cosyd"], capture_output=True, text=True)
-    FOUND["started"] = started.returncode
+    found["started"] = started.returncode
     deadline = time.monotonic() + 240
     while "cosyd-swap" not in Path("/proc/swaps").read_text() and time.monotonic() < deadline:
         time.sleep(1)
-    FOUND["by the service"] = Path("/proc/swaps").read_text()
+    found["by the service"] = Path("/proc/swaps").read_text()
     pid = subprocess.run(
         ["systemctl", "show", "cosyd", "-p", "MainPID", "--value"], capture_output=True, text=True
     ).stdout.strip()
-    FOUND["oom score"] = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
-    FOUND["cgroup"] = Path(f"/proc/{pid}/cgroup").read_text().strip()
-    FOUND["stopped"] = subprocess.run(["systemctl", "stop", "cosyd"]).returncode
+    found["oom score"] = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
+    found["cgroup"] = Path(f"/proc/{pid}/cgroup").read_text().strip()
     log = subprocess.run(["journalctl", "-q", "-o", "cat", "-u", "cosyd*"], capture_output=True, text=True)
-    FOUND["journal"] = log.stdout[-4000:]
+    found["journal"] = log.stdout[-4000:]
 
 
-def main() -> None:
-    """What the test looks at."""
-    FOUND["before"] = swap("status")
-    FOUND["grown"] = swap("apply", "--total", "600MiB")
-    FOUND["swaps"] = Path("/proc/swaps").read_text()
+def swap_by_hand(found: dict[str, Any]) -> None:
+    """By the command line, before the service runs."""
+    found["before"] = swap("status")
+    found["grown"] = swap("apply", "--total", "600MiB")
+    found["swaps"] = Path("/proc/swaps").read_text()
     unit = subprocess.run(
         ["systemctl", "show", "cosyd-swap.service", "-p", "Result,MemoryPeak"], capture_output=True, text=True
     )
-    FOUND["unit"] = unit.stdout
-    FOUND["other user"] = subprocess.run(
+    found["unit"] = unit.stdout
+    found["other user"] = subprocess.run(
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", COSYD, "admin", "swap", "status"],
         capture_output=True, text=True,
     ).returncode  # fmt: skip
     # E05: more than RAM has is in use; then the swap cannot go.
     hog = mmap.mmap(-1, meminfo("MemAvailable") + 250 * MIB)
-    for at in range(0, len(hog), 4096):
-        hog[at : at + 8] = at.to_bytes(8, "little")
-    FOUND["swapped_bytes"] = meminfo("SwapTotal") - meminfo("SwapFree")
+    block = os.urandom(MIB)
+    while hog.tell() + MIB <= len(hog):
+        hog.write(block)
+    found["swapped_bytes"] = meminfo("SwapTotal") - meminfo("SwapFree")
     next_turn()
-    FOUND["shrink refused"] = swap("apply", "--total", "0")
-    FOUND["still there"] = Path("/proc/swaps").read_text()
+    found["shrink refused"] = swap("apply", "--total", "0")
+    found["still there"] = Path("/proc/swaps").read_text()
     hog.close()
     deadline = time.monotonic() + 120
     while meminfo("SwapTotal") - meminfo("SwapFree") > 200 * MIB and time.monotonic() < deadline:
         time.sleep(0.5)
     next_turn()
-    FOUND["shrunk"] = swap("apply", "--total", "0")
-    FOUND["left"] = sorted(p.name for p in Path("/var/lib/cosyd-swap").iterdir())
-    FOUND["after"] = Path("/proc/swaps").read_text()
-    service()
-    log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout
-    FOUND["oom kills"] = [line for line in log.splitlines() if "Out of memory" in line or "oom-kill" in line]
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except Exception:
-        FOUND["error"] = traceback.format_exc()
-    Path("/root/result.json").write_text(json.dumps(FOUND, indent=1))
+    found["shrunk"] = swap("apply", "--total", "0")
+    found["left"] = sorted(p.name for p in Path("/var/lib/cosyd-swap").iterdir())
+    found["after"] = Path("/proc/swaps").read_text()
