@@ -1,8 +1,8 @@
 """The table of audio inputs (`audio_inputs.md`): each row has its verdict, in a test that has its number.
 
 The recipes are soundfile's and ffmpeg's instead of sox's, with the same numbers. U42, which is about a
-request, is in tests/integration/test_uploads.py. Here a clip is accepted when it is kept: at one level, without
-NaN, beginning with sound; how enrolled voices speak is tested in tests/cosyvoice3.
+request, is in tests/integration/test_uploads.py. Here a clip is accepted when it is kept: at one level,
+without NaN, beginning with sound; how enrolled voices speak is tested in tests/cosyvoice3.
 """
 
 from __future__ import annotations
