@@ -56,7 +56,7 @@
       keep();
       return el("div", { class: "cosyd-parts" }, el("p", {}, t("voice.part_lead")),
         el("div", { class: "cosyd-clip-row" }, ...parts.map((part, i) => el("button", { type: "button", class: "cosyd-link", onclick: () => set(part) },
-          t("voice.part", { number: i + 1, start: part.start, end: part.end })))),
+          t("voice.part", { number: i + 1, start: part.start.toFixed(1), end: part.end.toFixed(1) })))),
         el("div", { class: "cosyd-clip-row" }, el("label", {}, t("voice.part_start"), " ", start), el("label", {}, t("voice.part_end"), " ", end),
           el("button", { type: "button", class: "cosyd-button", onclick: listen }, t("voice.part_listen"))), player);
     }
