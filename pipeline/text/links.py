@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from pipeline.text import numbers_en, numbers_zh
+from pipeline.text.rule import Rule, rule
 
 _TLD = (
     "com|org|net|edu|gov|io|ai|dev|app|cn|de|uk|fr|jp|eu|info|me|tv|co|us|ca|au|ru|hk|tw|ch|at|it|es|nl|kr|in"
@@ -70,3 +71,13 @@ def link(match: re.Match[str], *, chinese: bool) -> str:
 def address(match: re.Match[str], *, chinese: bool) -> str:
     """An e-mail or IP address, every character of it."""
     return _spell(match[0], chinese)
+
+
+def link_rules(*, chinese: bool) -> list[Rule]:
+    """The rules of both languages, in their order; they come before all others."""
+    return [
+        rule("dl", URL, lambda m: link(m, chinese=chinese)),
+        rule("dl", EMAIL, lambda m: address(m, chinese=chinese)),
+        rule("d", IP, lambda m: address(m, chinese=chinese)),
+        rule("d", IPV6, lambda m: address(m, chinese=chinese) if m[0].count(":") > 2 else None),
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
@@ -20,6 +22,7 @@ def one_by_one(digits: str) -> str:
     return " ".join(_ONES[int(ch)] for ch in digits if ch.isascii() and ch.isdigit())
 
 
+@functools.lru_cache(maxsize=4096)
 def cardinal(digits: str) -> str:
     """`1,299` as one thousand two hundred ninety nine."""
     digits = "".join(ch for ch in digits if ch.isascii() and ch.isdigit()).lstrip("0")
@@ -35,6 +38,7 @@ def cardinal(digits: str) -> str:
     return " ".join(word for word in words if word)
 
 
+@functools.cache
 def _below_thousand(number: int) -> str:
     words = [_ONES[number // 100], "hundred"] if number >= 100 else []
     rest = number % 100

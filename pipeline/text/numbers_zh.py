@@ -6,6 +6,8 @@ counts something: `quantity`.
 
 from __future__ import annotations
 
+import functools
+
 _DIGITS = "零一二三四五六七八九"
 _PLACES = ("", "十", "百", "千")
 _GROUPS = ("", "万", "亿", "万亿")
@@ -18,6 +20,7 @@ def one_by_one(digits: str, *, telephone: bool = False) -> str:
     return said.replace("一", "幺") if telephone else said
 
 
+@functools.lru_cache(maxsize=4096)
 def cardinal(digits: str) -> str:
     """`1998` as 一千九百九十八. Thousands separators are ignored."""
     digits = "".join(ch for ch in digits if ch.isascii() and ch.isdigit()).lstrip("0")
@@ -43,6 +46,7 @@ def cardinal(digits: str) -> str:
     return said[1:] if said.startswith("一十") else said
 
 
+@functools.cache
 def _below_ten_thousand(number: int) -> str:
     said, gap = "", False
     for place in (3, 2, 1, 0):

@@ -9,7 +9,7 @@ import re
 
 from pipeline.text import readings_en as say
 from pipeline.text.abbreviations import ABBREVIATIONS, MONTHS, expand
-from pipeline.text.links import EMAIL, IP, IPV6, URL, address, link
+from pipeline.text.links import link_rules
 from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal
 from pipeline.text.rule import Rules, rule
 from pipeline.text.signs import read_sign
@@ -49,10 +49,7 @@ def _sign(m: re.Match[str]) -> str | None:
 
 EN = Rules(
     [
-        rule("dl", URL, lambda m: link(m, chinese=False)),
-        rule("dl", EMAIL, lambda m: address(m, chinese=False)),
-        rule("d", IP, lambda m: address(m, chinese=False)),
-        rule("d", IPV6, lambda m: address(m, chinese=False) if m[0].count(":") > 2 else None),
+        *link_rules(chinese=False),
         rule(
             "d",
             r"(?<![^\n])(?P<n>[0-9]{1,3})(?:\)|\.(?![0-9]))[ \t]*(?=\S)",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from pipeline.text import readings_zh as say
-from pipeline.text.links import EMAIL, IP, IPV6, URL, address, link
+from pipeline.text.links import link_rules
 from pipeline.text.numbers_zh import cardinal, decimal, one_by_one
 from pipeline.text.rule import Rules, rule
 from pipeline.text.signs import read_sign
@@ -51,10 +51,7 @@ def _sign(m: re.Match[str]) -> str | None:
 
 ZH = Rules(
     [
-        rule("dl", URL, lambda m: link(m, chinese=True)),
-        rule("dl", EMAIL, lambda m: address(m, chinese=True)),
-        rule("d", IP, lambda m: address(m, chinese=True)),
-        rule("d", IPV6, lambda m: address(m, chinese=True) if m[0].count(":") > 2 else None),
+        *link_rules(chinese=True),
         rule(
             "d",
             r"(?<![^\n])(?P<n>[0-9]{1,3})(?:[、)]|\.(?![0-9]))[ \t]*(?=\S)",
