@@ -109,7 +109,9 @@ def test_a_recording_has_subtitles_and_says_that_it_is_generated(visitor: Visito
     wait_for(lambda: rig.rows("SELECT 1 FROM generations WHERE id = ?", job), 30, "it")
     visit = visitor.open(width=390, height=844)
     visit.tab("Recordings")
+    visit.page.locator("#cosyd-history .cosyd-item").first.evaluate("item => { item.id = 'before' }")
     visit.page.fill("#cosyd-search", "Butter")
+    visit.until("!document.getElementById('before')")  # the list is drawn anew, which closes its menus
     item = visit.page.locator("#cosyd-history .cosyd-item", has_text="Butter 82").first
     item.locator(".cosyd-downloads summary").click()
     for format, begin in (("srt", b"1\n00:00:00,000"), ("vtt", b"WEBVTT")):
