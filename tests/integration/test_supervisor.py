@@ -544,7 +544,7 @@ def test_pressure_of_others_is_named_and_nothing_is_done(make: Callable[..., Fak
     folder = machine / "proc" / "4242"
     folder.mkdir()
     (folder / "comm").write_text("ollama\n")
-    (folder / "statm").write_text("1000000 800000 1000 0 0 0 0\n")
+    (folder / "status").write_text("Name:\tollama\nPPid:\t1\nRssAnon:\t 3196000 kB\nRssShmem:\t 0 kB\n")
     meminfo(machine, 100)
     event = fakes.wait_event("foreign_pressure")
     assert (event["params"]["name"], event["code"]) == ("ollama", "foreign_memory")
