@@ -79,5 +79,6 @@ def run(
     try:
         os.execv(command[0], command)
     except OSError as error:
-        interrupt.release()
         raise click.ClickException(text("exec_failed", program=command[0], reason=error.strerror)) from None
+    finally:  # still here: it did not start
+        interrupt.release()

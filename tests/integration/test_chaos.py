@@ -300,14 +300,23 @@ def test_a_process_that_is_stopped_dead_is_noticed_and_replaced(tmp_path: Path, 
         calm(service)
 
 
+def vanished(folder: Path) -> bool:
+    """Delete all of it; False when somebody wrote into it meanwhile."""
+    try:
+        shutil.rmtree(folder)
+    except OSError:
+        return False
+    return True
+
+
 def test_files_that_vanish_while_it_runs_cost_one_job_at_most(tmp_path: Path) -> None:
     with Service(tmp_path / "state", QUICK, ready_timeout_s=180) as service:
         done = service.submit(WORDS.format(n=1))
         service.wait_job(done)
         running = service.submit(" ".join(f"[slow 0.05] {WORDS.format(n=n)}" for n in range(1, 9)))
         wait_for(lambda: service.rows("SELECT 1 FROM segments WHERE state = 'done' AND idx = 1"), 30, "two")
-        shutil.rmtree(service.state / "outputs")
-        shutil.rmtree(service.state / "tmp")
+        for folder in ("outputs", "tmp"):
+            wait_for(lambda folder=folder: vanished(service.state / folder), 10, "nothing left of it")  # type: ignore[misc]
         (service.state / "run" / "effective.json").unlink()
         row = service.wait_job(running)
         assert row["state"] in ("done", "failed")
