@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -193,6 +194,8 @@ def test_run_becomes_the_supervisor_with_every_flag(tmp_path: Path, monkeypatch:
         "--set", "lease_s=20", "--set", "web.default_voice=heart",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
+    # A start that comes back gives Ctrl+C back, or every process from here on would be deaf to it.
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     [argv] = started
     assert argv[1:3] == ["-m", "daemon.supervisor"]
     options = parse_options(argv[3:])  # the supervisor's own parser
