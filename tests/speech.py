@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.hearing.compare import error_rate
 from pipeline.jobs import SAMPLE_RATE
 
 WHISPER_RATE = 16_000
@@ -65,10 +66,4 @@ def words(text: str) -> list[str]:
 
 def word_error_rate(said: str, heard: str) -> float:
     """Levenshtein distance over words, divided by the number of words said."""
-    expected, got = words(said), words(heard)
-    row = list(range(len(got) + 1))
-    for i, word in enumerate(expected, 1):
-        previous, row[0] = row[0], i
-        for j, other in enumerate(got, 1):
-            previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (word != other))
-    return row[-1] / max(1, len(expected))
+    return error_rate(words(said), words(heard))

@@ -14,6 +14,7 @@ from daemon.hardware.driver import DriverAdvice
 from daemon.hardware.facts import Facts, Gpu, Holder
 from daemon.hardware.fit import Fit
 from daemon.sample import VramReading
+from pipeline.messages import size_text
 from pipeline.planning.torch_build import TorchBuild
 from pipeline.planning.torch_choice import build_suits
 from pipeline.profile import PROFILES
@@ -125,7 +126,7 @@ def check_secure_boot(facts: Facts) -> Check | None:
 def check_torch(build: TorchBuild | None, facts: Facts, fit: Fit) -> Check:
     """Does the installed torch fit card and driver? Without one, which would?"""
     choice = fit.torch
-    params = {**choice.params, "pip": " ".join(("pip install", *_quoted(choice.pip_arguments)))}
+    params = {**choice.params, "pip": choice.pip_command}
     if build is None:
         if choice.requirement is None:
             return Check(
@@ -133,23 +134,14 @@ def check_torch(build: TorchBuild | None, facts: Facts, fit: Fit) -> Check:
             )
         return Check("torch", "ok", "torch_absent", params, "", "torch/version.py")
     params |= {"version": build.version}
-    if choice.device == "cuda" and choice.card is not None:
-        card = fit_card(facts, fit)
-        if build_suits(build.cuda, card, facts.driver.seen, facts.platform) is False:
-            text = "torch_for_cpu" if build.cuda is None else "torch_wrong"
-            return Check("torch", "warn", text, params, "cure_torch", "torch/version.py")
+    if (
+        choice.device == "cuda"
+        and fit.card is not None
+        and build_suits(build.cuda, fit.card, facts.driver.seen, facts.platform) is False
+    ):
+        text = "torch_for_cpu" if build.cuda is None else "torch_wrong"
+        return Check("torch", "warn", text, params, "cure_torch", "torch/version.py")
     return Check("torch", "ok", "version", params, "", "torch/version.py")
-
-
-def fit_card(facts: Facts, fit: Fit) -> Any:
-    """The card of `fit`, as `choose_torch` saw it."""
-    cards = facts.torch_cards()
-    named = [card for card in cards if card.name == fit.torch.params.get("card")]
-    return (named or cards)[0]
-
-
-def _quoted(words: Collection[str]) -> list[str]:
-    return [f"'{word}'" if "<" in word or ">" in word else word for word in words]
 
 
 def check_class(fit: Fit, engine_there: bool) -> Check:
@@ -180,8 +172,6 @@ def check_holders(gpu: Gpu | None, ours: Collection[int], source: str) -> Check 
 
 
 def _names(holders: Collection[Holder]) -> str:
-    from pipeline.messages import size_text
-
     shown = []
     for holder in sorted(holders, key=lambda holder: -(holder.bytes or 0)):
         inside = f" ({holder.container})" if holder.container else ""

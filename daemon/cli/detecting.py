@@ -71,8 +71,7 @@ def lines(found: Fit, advice: DriverAdvice) -> Iterator[str]:
     yield ability_text(found.profile)
     yield torch_text(found)
     if found.torch.requirement is not None:
-        words = (f"'{word}'" if "<" in word else word for word in found.torch.pip_arguments)
-        yield f"    pip install {' '.join(words)}"
+        yield f"    {found.torch.pip_command}"
     if advice.action not in ("none", "keep"):
         yield driver_text(advice)
 

@@ -152,11 +152,9 @@ class Facts:
     def torch_cards(self) -> tuple[TorchCard, ...]:
         """The cards that the driver answers for; if none, those on the bus, by their generation."""
         if self.gpus:
-            cut = {gpu.parent for gpu in self.gpus if gpu.parent}
             return tuple(
                 TorchCard(gpu.name, gpu.capability, gpu.total_bytes, gpu.free_bytes)
-                for gpu in self.gpus
-                if gpu.uuid not in cut
+                for gpu in usable_gpus(self)
             )
         from daemon.hardware.pci import GENERATIONS
 

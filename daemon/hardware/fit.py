@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from daemon.hardware.facts import Facts, Gpu, usable_gpus
-from pipeline.planning.torch_choice import WHEELS, TorchChoice, choose_torch
+from pipeline.planning.torch_choice import WHEELS, TorchCard, TorchChoice, choose_torch
 
 GIB = 1024**3
 SMALLEST, MIDDLE, LARGE = 3.5 * GIB, 5.5 * GIB, 11.5 * GIB
@@ -22,13 +22,15 @@ SMALLEST, MIDDLE, LARGE = 3.5 * GIB, 5.5 * GIB, 11.5 * GIB
 @dataclass(frozen=True, slots=True)
 class Fit:
     """`profile` is what will be used: `configured` where that is set, else `suited`, which is what the
-    machine is fit for, for `reason` (a key of [fit] in `pipeline/messages`)."""
+    machine is fit for, for `reason` (a key of [fit] in `pipeline/messages`). `card` is the one that `torch`
+    computes on, `gpu` the same as its driver sees it (None while no driver answers)."""
 
     suited: str
     reason: str
     params: Mapping[str, Any]
     torch: TorchChoice
     gpu: Gpu | None = None
+    card: TorchCard | None = None
     configured: str | None = None
     origin: str | None = None
 
@@ -81,9 +83,11 @@ def fit(
     torch = choose_torch(
         [cards[n] for n in places], facts.driver.seen, facts.platform, others=others, wheels=wheels
     )
-    chosen = gpus[places[torch.card]] if torch.card is not None and gpus else None
+    place = None if torch.card is None else places[torch.card]
+    card = None if place is None else cards[place]
+    chosen = gpus[place] if place is not None and gpus else None
     name, reason, params = _suited(facts, torch, chosen, gpu, bool(places))
-    return Fit(name, reason, MappingProxyType(params), torch, chosen, configured, origin)
+    return Fit(name, reason, MappingProxyType(params), torch, chosen, card, configured, origin)
 
 
 def _suited(

@@ -53,6 +53,19 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """A small file that is there whole or not at all: written beside, fsync, rename. Raises
+    CosydError(storage_full)."""
+    part = path.with_name(path.name + ".part")
+    with disk_errors():
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+        fsync_folder(path.parent)
+
+
 class SegmentWriter:
     """Writes one take of one segment: `append` chunks, then `finish`, or `abort`.
 

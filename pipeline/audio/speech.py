@@ -43,11 +43,6 @@ class Activity:
     speech: bool
 
     @property
-    def spoken_s(self) -> float:
-        """Seconds of sound, pauses between pieces left out."""
-        return FRAME_S * sum(end - start for start, end in self.spans)
-
-    @property
     def snr_db(self) -> float | None:
         """How far the voice is above the room; None when the room cannot be heard."""
         return None if self.floor_db is None or self.loud_db is None else self.loud_db - self.floor_db

@@ -19,6 +19,7 @@ Sources of the table:
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -140,6 +141,11 @@ class TorchChoice:
         if self.requirement is None:
             return ()
         return (self.requirement, *(("--index-url", self.index) if self.index else ()))
+
+    @property
+    def pip_command(self) -> str:
+        """The same for a shell."""
+        return shlex.join(("pip", "install", *self.pip_arguments))
 
     def to_params(self) -> dict[str, Any]:
         """The JSON form."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import sqlite3
 from pathlib import Path
 
-from pipeline.audio.files import disk_errors, fsync_folder
+from pipeline.audio.files import write_whole
 from pipeline.codes import CosydError
 from pipeline.engines.base import Engine, VoiceFeatures
 from pipeline.paths import StatePaths
@@ -46,9 +45,11 @@ def voice_for(
     kept = _load(path, row["content_hash"], row["transcript"])
     if kept is not None:
         return kept
+    from safetensors.numpy import save
+
     enrolled = _enrol(engine, clip_path(paths, voice_id), row["content_hash"], row["transcript"])
     try:
-        _save(path, enrolled)
+        write_whole(path, save(dict(enrolled.arrays), {HASH_KEY: enrolled.content_hash}))
     except CosydError as error:
         log.warning("the features of a voice are not kept: %s", error.code)
     return enrolled
@@ -97,18 +98,3 @@ def _load(path: Path, content_hash: str, transcript: str | None) -> VoiceFeature
         log.warning("kept features of a voice cannot be read; they are made again")
         return None
     return VoiceFeatures(arrays, content_hash, transcript)
-
-
-def _save(path: Path, features: VoiceFeatures) -> None:
-    """Write beside, fsync, rename. Raises CosydError(storage_full)."""
-    from safetensors.numpy import save
-
-    data = save(dict(features.arrays), {HASH_KEY: features.content_hash})
-    part = path.with_name(path.name + ".part")
-    with disk_errors():
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
-        fsync_folder(path.parent)

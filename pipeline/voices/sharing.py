@@ -8,7 +8,6 @@ of learning, and an import without them only learns again.
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -18,10 +17,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from pipeline.audio.files import disk_errors
+from pipeline.audio.files import write_whole
+from pipeline.audio.mixdown import RATE
+from pipeline.audio.recording import read_recording
+from pipeline.audio.speech import find_speech
 from pipeline.codes import CosydError
 from pipeline.jobs import clean_text
 from pipeline.paths import StatePaths
@@ -34,15 +33,14 @@ from pipeline.voices.feature_file import (
     features_path,
     metadata_hash,
 )
+from pipeline.voices.reference import F32, MIN_SECONDS, is_silent
 from pipeline.voices.registry import CONSENTS, add_voice, clip_path, parse_new_voice
 
 log = logging.getLogger(__name__)
 
 SOURCE = "import"
 _FACTS = ("name", "transcript", "language", "seconds", "engine", "created_at")
-_MIN_RATE, _MAX_RATE, _MIN_SECONDS, _SILENT_RMS = 16_000, 192_000, 1.0, 10 ** (-60 / 20)
-
-F32 = npt.NDArray[np.float32]
+_SLACK_S = 0.05  # a clip is cut at a frame, not at a second
 
 
 def export_voice(conn: sqlite3.Connection, paths: StatePaths, voice_id: str, out: IO[bytes]) -> str:
@@ -123,50 +121,41 @@ def import_voice(
             arrays = checked_features(archive.features)
         except ValueError:
             raise refused("features") from None
-    audio, rate = read_clip(archive.clip, max_seconds)
-    voice = add_voice(conn, paths, new, audio, rate, now)
+    voice = add_voice(conn, paths, new, read_clip(archive.clip, max_seconds), RATE, now)
     if arrays is not None:
         row = conn.execute("SELECT content_hash FROM voices WHERE id = ?", (voice.id,)).fetchone()
         try:
-            _keep(features_path(paths, voice.id, voice.engine), features_bytes(arrays, row["content_hash"]))
+            write_whole(
+                features_path(paths, voice.id, voice.engine), features_bytes(arrays, row["content_hash"])
+            )
         except CosydError as error:
             log.warning("the features of a voice are not kept: %s", error.code)
     return voice
 
 
-def read_clip(data: bytes, max_seconds: float) -> tuple[F32, int]:
-    """Mono samples and rate of a FLAC as `add_voice` writes it. Raises CosydError(bad_audio)."""
-    import soundfile
-
-    if data[:4] != b"fLaC":  # libsndfile would open any of its formats
+def read_clip(data: bytes, max_seconds: float) -> F32:
+    """Mono samples at `RATE` of a FLAC as `add_voice` writes it, decoded like any other sound from elsewhere
+    (`audio.recording`). Raises CosydError: `bad_value` (it is no such clip, or longer than `max_seconds`),
+    `bad_audio` (silent, short, rate)."""
+    if data[:4] != b"fLaC":  # any other sound could be read; this one was never a clip of ours
         raise refused("clip")
+    fd = os.memfd_create("clip", os.MFD_CLOEXEC)
     try:
-        with soundfile.SoundFile(io.BytesIO(data)) as file:
-            rate = int(file.samplerate)
-            if file.format != "FLAC" or file.channels != 1 or rate > _MAX_RATE:
-                raise refused("clip")
-            if rate < _MIN_RATE:
-                raise CosydError("bad_audio", reason="rate", value=rate, limit=_MIN_RATE)
-            most = int(max_seconds * rate)
-            audio: F32 = file.read(most + rate // 10, dtype="float32")
-    except (soundfile.LibsndfileError, OSError, ValueError):
-        raise refused("clip") from None
-    seconds = len(audio) / rate
-    if len(audio) > most:
-        raise refused("long", limit=max_seconds)
-    if seconds < _MIN_SECONDS:
-        raise CosydError("bad_audio", reason="short", value=round(seconds, 1), limit=_MIN_SECONDS)
-    if float(np.sqrt(np.mean(np.square(audio, dtype=np.float64)))) < _SILENT_RMS:
-        raise CosydError("bad_audio", reason="silent")
-    return audio, rate
-
-
-def _keep(path: Path, data: bytes) -> None:
-    """Write beside, fsync, rename."""
-    part = path.with_name(path.name + ".part")
-    with disk_errors():
-        with part.open("wb") as file:
+        with open(fd, "wb", closefd=False) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(path)
+        found = read_recording(Path(f"/proc/self/fd/{fd}"), max_seconds + 1)
+    except CosydError as error:
+        if error.params.get("reason") == "rate":
+            raise
+        raise refused("clip") from None
+    finally:
+        os.close(fd)
+    if found.channels != 1 or found.cut_off:
+        raise refused("clip")
+    if found.seconds > max_seconds + _SLACK_S:
+        raise refused("long", limit=max_seconds)
+    if found.seconds < MIN_SECONDS - _SLACK_S:
+        raise CosydError("bad_audio", reason="short", value=round(found.seconds, 1), limit=MIN_SECONDS)
+    if is_silent(find_speech(found.audio, RATE)):
+        raise CosydError("bad_audio", reason="silent")
+    return found.audio

@@ -212,17 +212,15 @@ def test_u20_mp3_bytes_with_the_name_of_a_wav_are_read(
     [
         ("u21.m4a", ["-c:a", "aac"]),
         ("late.mov", ["-c:a", "aac", "-f", "mov"]),
-        ("early.mp4", ["-c:a", "aac", "-movflags", "+faststart"]),
-        ("memo.caf", ["-c:a", "alac"]),
-        ("old.wma", ["-c:a", "wmav2"]),
-        ("cover.mka", ["-c:a", "flac"]),
+        pytest.param("early.mp4", ["-c:a", "aac", "-movflags", "+faststart"], marks=pytest.mark.slow),
+        pytest.param("memo.caf", ["-c:a", "alac"], marks=pytest.mark.slow),
+        pytest.param("old.wma", ["-c:a", "wmav2"], marks=pytest.mark.slow),
+        pytest.param("cover.mka", ["-c:a", "flac"], marks=pytest.mark.slow),
     ],
 )
 def test_u21_m4a_and_its_like_are_accepted(
-    shelf: Shelf, spoken: Path, enrolled: Any, tmp_path: Path, name: str, options: list[str], long: bool
+    shelf: Shelf, spoken: Path, enrolled: Any, tmp_path: Path, name: str, options: list[str]
 ) -> None:
-    if not long and name not in ("u21.m4a", "late.mov"):
-        pytest.skip("not asked for: the other containers (pytest --long)")
     made = ffmpeg(spoken, tmp_path / name, *options)
     _, clip = shelf.add(made.rename(tmp_path / "named.wav"))
     same_voice(clip, enrolled, 0.97)

@@ -9,8 +9,8 @@ import pytest
 
 from daemon.cli import checkup_card
 from daemon.cli.checkup import Check
-from daemon.hardware.facts import Holder
-from daemon.hardware.fit import suited_profile
+from daemon.hardware.facts import Driver, Facts, Gpu, Holder
+from daemon.hardware.fit import fit, suited_profile
 from pipeline.messages import catalogue, render
 from pipeline.planning.torch_build import TorchBuild
 from pipeline.profile import PROFILES
@@ -247,6 +247,17 @@ def test_of_two_cards_the_other_one_is_told_about(tmp_path: Path) -> None:
     assert (missing.card.verdict, missing.card.cure) == ("fail", "gpu.card_missing")
     told(missing)
     told(named)
+
+
+def test_of_two_cards_with_one_name_the_chosen_one_is_checked() -> None:
+    """They differ in what they can compute; the name would lead to the first."""
+    gpus = tuple(Gpu(f"GPU-{n}", "Twin", 8 * GIB, 7 * GIB, (major, 0)) for n, major in enumerate((6, 8)))
+    facts = Facts(gpus=gpus, driver=Driver("580.65.06", "580.65.06", (13, 0)))
+    found = fit(facts, gpu="GPU-1")
+    assert found.gpu == gpus[1]
+    assert found.card is not None
+    assert found.card.capability == (8, 0)
+    assert checkup_card.check_torch(TorchBuild("2.14.1", (13, 0)), facts, found).verdict == "ok"
 
 
 def test_a_card_that_the_driver_passes_over_is_told_about(tmp_path: Path) -> None:
