@@ -16,9 +16,8 @@ from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
-from pipeline.voices.catalogue import find_voice
+from pipeline.voices.catalogue import CONSENTS, find_voice
 
-CONSENTS = ("own", "agreed", "guardian", "synthetic")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 

@@ -12,14 +12,14 @@ from daemon.cli.frame import Group, Option, json_option, language, note, print_j
 from daemon.cli.keys import open_database
 from daemon.cli.layers import current_config
 from daemon.cli.voice_check import check, span_of, span_options, tell_advice
-from daemon.cli.voice_files import CONSENTS, export, forget, import_, not_added, preview, tag
+from daemon.cli.voice_files import export, forget, import_, not_added, preview, tag
 from daemon.cli.voice_words import transcribe
 from pipeline.messages import render
 from pipeline.model_files import require_model
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import connect
-from pipeline.voices.catalogue import Voice, has_espeak, ready_made
+from pipeline.voices.catalogue import CONSENTS, Voice, has_espeak, ready_made
 
 
 def all_voices(paths: StatePaths, config: Config) -> list[Voice]:

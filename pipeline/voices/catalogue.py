@@ -18,6 +18,9 @@ OPENAI_VOICES = (
 )  # fmt: skip
 """Names that OpenAI clients send untouched; each maps to the starter voice, else the default."""
 
+CONSENTS = ("own", "agreed", "guardian", "synthetic")
+"""My own voice; this person agreed (with a name); my child and I am the guardian; synthetic or licensed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Voice:

@@ -28,10 +28,7 @@ from pipeline.jobs import VOICE_ID, clean_text, has_words
 from pipeline.model_files import ENGINE
 from pipeline.paths import StatePaths
 from pipeline.store.db import write_transaction
-from pipeline.voices.catalogue import Voice, ready_made
-
-CONSENTS = ("own", "agreed", "guardian", "synthetic")
-"""My own voice; this person agreed (with a name); my child and I am the guardian; synthetic or licensed."""
+from pipeline.voices.catalogue import CONSENTS, Voice, ready_made
 
 NAME_CHARS, TRANSCRIPT_CHARS = 80, 1000
 TAGS_MAX, TAG_CHARS = 12, 30

@@ -25,7 +25,7 @@ from pipeline.codes import CosydError
 from pipeline.jobs import clean_text
 from pipeline.paths import StatePaths
 from pipeline.voices.archive import CLIP, LIMITS, Archive, refused, write_archive
-from pipeline.voices.catalogue import Voice
+from pipeline.voices.catalogue import CONSENTS, Voice
 from pipeline.voices.feature_file import (
     MAX_BYTES,
     checked_features,
@@ -34,7 +34,7 @@ from pipeline.voices.feature_file import (
     metadata_hash,
 )
 from pipeline.voices.reference import F32, MIN_SECONDS, is_silent
-from pipeline.voices.registry import CONSENTS, add_voice, clip_path, parse_new_voice
+from pipeline.voices.registry import add_voice, clip_path, parse_new_voice
 
 log = logging.getLogger(__name__)
 

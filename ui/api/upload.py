@@ -23,16 +23,18 @@ def file_name(form: FormData) -> str:
     return (upload.filename or "")[:200] if isinstance(upload, UploadFile) else ""
 
 
-async def read_upload(services: Services, form: FormData, read: Callable[[Path], T]) -> T:
-    """`read(path)` of the file in the field `audio`. Raises CosydError(bad_audio | storage_full), and what
+async def read_upload(
+    services: Services, form: FormData, read: Callable[[Path], T], field: str = "audio"
+) -> T:
+    """`read(path)` of the file in a field. Raises CosydError(bad_audio | storage_full), and what
     `read` raises."""
-    upload = form.get("audio")
+    upload = form.get(field)
     if not isinstance(upload, UploadFile):
         raise CosydError("bad_audio", reason="empty")
 
     def work() -> T:
         with tempfile.TemporaryDirectory(prefix="upload-", dir=services.scratch) as folder:
-            path = Path(folder) / "audio"
+            path = Path(folder) / field
             with disk_errors(), path.open("wb") as out:
                 shutil.copyfileobj(upload.file, out)
             return read(path)

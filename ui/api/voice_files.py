@@ -7,7 +7,6 @@ import shutil
 import sqlite3
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
@@ -19,13 +18,14 @@ from pipeline.audio.files import disk_errors
 from pipeline.codes import CosydError
 from pipeline.jobs import VOICE_ID
 from pipeline.voices.abilities import voice_modes
-from pipeline.voices.archive import MAX_BYTES, Archive, read_archive
+from pipeline.voices.archive import MAX_BYTES, read_archive
 from pipeline.voices.forget import belongings, forget_person
 from pipeline.voices.sharing import export_voice, import_voice, said_there
 from ui.answers import JsonResponse
 from ui.api.forms import FORM_BYTES, upload_form
 from ui.api.http import json_object, visitor_language
 from ui.api.native import guarded
+from ui.api.upload import read_upload
 from ui.api.voices import cloned_id, model_trouble
 from ui.services import Services
 from ui.views import voice_notice, voice_view
@@ -60,10 +60,9 @@ def voice_file_routes(services: Services) -> list[Route]:
     async def take_in(request: Request) -> Response:
         async with upload_form(request, min(MAX_BYTES, services.config.limits.upload_bytes)) as form:
             said = {name: form.get(name) for name in SAID}
-            upload = form.get("archive")
-            if not isinstance(upload, UploadFile):
+            if not isinstance(form.get("archive"), UploadFile):
                 raise CosydError("bad_value", field="archive", reason="zip_not_one")
-            archive = await services.in_audio_thread(lambda: _unpacked(services, upload))
+            archive = await read_upload(services, form, read_archive, "archive")
         limit, now = services.config.reference_audio_max_s, services.clock.wall()
         voice = await services.write(import_voice, services.paths, archive, said, now, max_seconds=limit)
         able = model_trouble(services) is None
@@ -110,12 +109,3 @@ def _voice_id(request: Request) -> str:
     if not VOICE_ID.fullmatch(wanted):
         raise CosydError("not_found")
     return wanted
-
-
-def _unpacked(services: Services, upload: Any) -> Archive:
-    """The content of an uploaded archive, from a file that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="import-", dir=services.scratch) as folder:
-        path = Path(folder) / "voice.zip"
-        with disk_errors(), path.open("wb") as out:
-            shutil.copyfileobj(upload.file, out)
-        return read_archive(path)
