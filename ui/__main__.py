@@ -72,6 +72,7 @@ async def serve(context: ChildContext) -> int:
         }
     )
     link.notify("hello", role="web", engine=None, pid=os.getpid(), schema=SCHEMA_VERSION)
+    start_heartbeat(link, HeartbeatState(), context.config.heartbeat_s)
     try:
         return await _serve(context, link, orders)
     except CosydError as error:
@@ -98,7 +99,6 @@ async def _serve(context: ChildContext, link: Link, orders: Orders) -> int:
     web = Web(services, authenticate=login)
     host = Host(web, [listener])
     orders.serve(host, services)
-    start_heartbeat(link, HeartbeatState(), context.config.heartbeat_s)
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGTERM, lambda: orders.end(DEFAULT_DRAIN_S, closing=True)
     )
