@@ -245,7 +245,7 @@ HOSTILE: list[tuple[str, str, Callable[[Path], Path]]] = [
         zipped(p, GOOD[1], BOMB, method=zipfile.ZIP_DEFLATED), lie_about_sizes)),
     ("lying sizes", "damaged", lambda p: patched(zipped(p, *GOOD), lie_about_sizes)),
     ("overlapping members", "damaged", lambda p: patched(zipped(p, *GOOD), swallow_the_first)),
-    ("members that reach into each other", "damaged", lambda p: patched(zipped(p, *GOOD), reach_into_the_first)),
+    ("reaching into each other", "damaged", lambda p: patched(zipped(p, *GOOD), reach_into_the_first)),
     ("another name inside", "damaged", lambda p: patched(zipped(p, *GOOD), rename_inside)),
     ("one bit", "damaged", lambda p: patched(zipped(p, *GOOD), flip_a_bit)),
     ("encrypted", "encrypted", lambda p: patched(zipped(p, *GOOD), claim_encryption)),
