@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -83,9 +84,8 @@ async def serve(context: ChildContext) -> int:
 
 
 async def _serve(context: ChildContext, link: Link, orders: Orders) -> int:
-    conn = connect(context.paths.database, "read")
-    check_schema(conn)
-    conn.close()
+    with contextlib.closing(connect(context.paths.database, "read")) as conn:
+        check_schema(conn)
     from ui.app import Web
     from ui.server import Host
     from ui.services import Services
