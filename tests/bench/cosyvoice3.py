@@ -346,19 +346,27 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--llm", default="int8", choices=("int8", "bf16", "fp32"))
     parser.add_argument("--flow", default="bf16", choices=("int8", "bf16", "fp32"))
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--vocoder-bf16", action="store_true")
+    parser.add_argument(
+        "--vocoder-bf16",
+        action=argparse.BooleanOptionalAction,
+        help="default: as the service would on this CPU",
+    )
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--lengths", type=int, nargs="+", default=[100, 250])
     args = parser.parse_args()
     args.cache = args.cache or args.folder / "cache"
+    if args.vocoder_bf16 is None:
+        from pipeline.planning.processor import fast_bf16
+
+        args.vocoder_bf16 = fast_bf16()
     return args
 
 
 def main() -> None:
     """Run the stages, each in a process of its own, and print one line of JSON for each."""
-    args = parse()
     sys.path.insert(0, str(ROOT))
+    args = parse()
     if importlib.util.find_spec("torch") is None:
         print("not run: torch is not installed (pip install cosyd[cosyvoice])")
         return

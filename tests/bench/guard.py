@@ -27,6 +27,7 @@ from typing import Any
 import psutil
 
 from pipeline.clock import wall_seconds
+from tests.bench import resting
 from tests.bench.service import machine, quantile
 from tests.fakes.meminfo import meminfo
 from tests.fakes.nvml import GIB, FakeCard, FakeNvml, build
@@ -121,7 +122,7 @@ def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "p99": quantile(values, 0.99), "max": max(values)}
 
 
-def at_rest(folder: Path, idle_s: float, card: Path | None) -> dict[str, float]:
+def at_rest(folder: Path, idle_s: float, card: Path | None) -> dict[str, dict[str, float]]:
     """What the supervisor costs while nothing happens; with a card a GPU worker is loaded and idle."""
     settings, env = {}, {}
     if card is not None:
@@ -137,17 +138,7 @@ def at_rest(folder: Path, idle_s: float, card: Path | None) -> dict[str, float]:
         if card is not None:
             watched["helper"] = wait_for(lambda: helper_of(service), 30, "the NVML helper")
         threading.Event().wait(5.0)  # the start is over
-        before = {name: (p.cpu_times(), p.num_ctx_switches().voluntary) for name, p in watched.items()}
-        began = time.monotonic()
-        threading.Event().wait(idle_s)
-        took, out = time.monotonic() - began, {}
-        for name, process in watched.items():
-            times, switches = process.cpu_times(), process.num_ctx_switches().voluntary
-            used = times.user + times.system - before[name][0].user - before[name][0].system
-            out[f"{name}_cpu_percent"] = 100 * used / took
-            out[f"{name}_wakeups_per_s"] = (switches - before[name][1]) / took
-            out[f"{name}_rss_mb"] = process.memory_info().rss / 1e6
-        return out
+        return resting.at_rest(watched, idle_s)
     finally:
         service.stop()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import re
 import statistics
 import tempfile
 import threading
@@ -24,6 +23,7 @@ import psutil
 
 from pipeline.engines.base import Options, Segment, open_engine
 from pipeline.profile import Config
+from tests.bench.resting import at_rest
 from tests.integration.service import Service, wait_for
 
 SHORT = "The kettle is ready."
@@ -93,42 +93,6 @@ def quantile(values: list[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
-def wakeups(process: psutil.Process) -> int:
-    """How often its threads have gone to sleep so far."""
-    tasks = Path(f"/proc/{process.pid}/task").glob("*/status")
-    found = [
-        re.search(r"^voluntary_ctxt_switches:\s*(\d+)", file.read_text(), re.MULTILINE) for file in tasks
-    ]
-    return sum(int(match[1]) for match in found if match)
-
-
-def at_rest(service: Service, idle_s: float) -> dict[str, dict[str, float]]:
-    """Memory, CPU and wake-ups of supervisor, page and worker while nothing happens."""
-    assert service.process is not None
-    family = {
-        "supervisor": psutil.Process(service.process.pid),
-        "web": service.child("ui"),
-        "worker": service.child("pipeline.worker"),
-    }
-
-    def seconds(process: psutil.Process) -> float:
-        times = process.cpu_times()
-        return float(times.user + times.system)
-
-    before, began = {name: (seconds(p), wakeups(p)) for name, p in family.items()}, time.monotonic()
-    threading.Event().wait(idle_s)
-    took = time.monotonic() - began
-    return {
-        name: {
-            "rss_mb": p.memory_info().rss / 1e6,
-            "pss_mb": p.memory_full_info().pss / 1e6,
-            "cpu_percent": 100 * (seconds(p) - before[name][0]) / took,
-            "wakeups_per_s": (wakeups(p) - before[name][1]) / took,
-        }
-        for name, p in family.items()
-    }
-
-
 def measure(requests: int, idle_s: float) -> dict[str, Any]:
     """All figures of one run."""
     report: dict[str, Any] = {"machine": machine(), "engine_alone": engine_alone(requests)}
@@ -159,7 +123,13 @@ def measure(requests: int, idle_s: float) -> dict[str, Any]:
             rtfs.append(whole / seconds)
         report["paragraph_rtf"] = statistics.median(rtfs)
         report["paragraph_rtf_over_engine"] = report["paragraph_rtf"] / report["engine_alone"]["rtf"]
-        report["at_rest"] = at_rest(service, idle_s)
+        assert service.process is not None
+        family = {
+            "supervisor": psutil.Process(service.process.pid),
+            "web": service.child("ui"),
+            "worker": service.child("pipeline.worker"),
+        }
+        report["at_rest"] = at_rest(family, idle_s)
         service.stop()
     return report
 

@@ -15,7 +15,7 @@ import pytest
 from pipeline import access
 from pipeline.codes import CosydError
 from pipeline.store.db import connect
-from tests.bench.service import wakeups
+from tests.bench.resting import wakeups
 from tests.integration.service import Service, wait_for
 
 
@@ -94,8 +94,8 @@ def test_at_rest_nobody_looks_for_work_all_the_time(tmp_path: Path) -> None:
         assert service.speech("Number 3.", voice="numbers").status_code == 200
         time.sleep(3)
         family = service.family()
-        before = {process: wakeups(process) for process in family}
+        before = {process: wakeups(process.pid) for process in family}
         time.sleep(5)
-        each_s = {" ".join(p.cmdline()[1:4]): (wakeups(p) - count) / 5 for p, count in before.items()}
+        each_s = {" ".join(p.cmdline()[1:4]): (wakeups(p.pid) - count) / 5 for p, count in before.items()}
         assert len(each_s) >= 3
         assert max(each_s.values()) < 60, each_s
