@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipeline.store.place import Mount
+
 Verdict = Literal["ok", "warn", "fail"]
 GIB, MIB = 1024**3, 1024**2
 DISK_WARN_BYTES = 2 * GIB
@@ -88,6 +90,16 @@ def check_database(state: str, detail: str = "") -> Check:
     if state in ("ok", "absent"):
         return Check("database", "ok", f"database_{state}")
     return Check("database", "fail", f"database_{state}", {"detail": detail}, f"cure_database_{state}")
+
+
+def check_place(folder: str, mount: Mount | None) -> Check:
+    """Where the state folder lies: the database may not be on a network file system."""
+    if mount is None:
+        return Check("place", "ok", "place_unknown", {"folder": folder})
+    params = {"folder": folder, "kind": mount.kind, "source": mount.source}
+    if mount.network:
+        return Check("place", "fail", "place_network", params, "cure_place")
+    return Check("place", "ok", "place_local", params)
 
 
 def check_service(status: Mapping[str, Any] | None, able: bool) -> Check:

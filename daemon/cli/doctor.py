@@ -35,6 +35,7 @@ from pipeline.paths import StatePaths
 from pipeline.planning.torch_build import installed_build
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
+from pipeline.store.place import MOUNTINFO, mount_of
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
@@ -65,6 +66,7 @@ def examine(paths: StatePaths, look: Callable[[StatePaths], Facts] | None = None
         checkup.check_config(problems),
         checkup.check_service(status, status is not None and can_speak(status)),
         _port(running, running=status is not None),
+        checkup.check_place(str(paths.root), mount_of(paths.root)),
         _database(paths),
         checkup.check_disk(shutil.disk_usage(_existing(paths.root)).free, config.limits.min_free_bytes),
         checkup.check_outputs(folder_bytes(paths.outputs), config.outputs.max_bytes),
@@ -92,6 +94,7 @@ def _sources(paths: StatePaths) -> dict[str, str]:
         "config": "configuration",
         "service": str(paths.control_socket),
         "port": "bind",
+        "place": str(MOUNTINFO),
         "database": str(paths.database),
         "disk": f"statvfs {paths.root}",
         "outputs": str(paths.outputs),

@@ -3,8 +3,8 @@
 The one owner of migrations (CONTRACTS 2): three processes that migrated a fresh file at once lost two to
 "database is locked", 12 times of 12. A flock makes several of these children wait for each other. Exit 0:
 the database has our schema. 75: newer database (`schema_mismatch`), disk full or read-only folder
-(`storage_full`), lock not given (`storage_busy`). 70: damaged file. On failure the last line of stdout is
-`{"code", "params"}` for the parent, and stderr has a sentence for a person.
+(`storage_full`), lock not given (`storage_busy`). 70: damaged file. 78: on a network file system. On failure
+the last line of stdout is `{"code", "params"}` for the parent, and stderr has a sentence for a person.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.store.backup import copy_database
 from pipeline.store.db import RETRY_AFTER_FULL_S, storage_error
+from pipeline.store.place import refuse_network
 from pipeline.store.schema import SCHEMA_VERSION
 
 LOCK_WAIT_S = 120.0
@@ -48,10 +49,11 @@ def os_storage_error(error: OSError) -> CosydError:
 def migrate(paths: StatePaths, *, now: float, lock_wait_s: float = LOCK_WAIT_S) -> bool:
     """Bring the database of `paths` to our schema; True when something was done.
 
-    Raises CosydError: `schema_mismatch` (newer, left untouched), `storage_full`, `storage_busy`,
-    `internal(reason=database_corrupt)`.
+    Raises CosydError: `schema_mismatch` (newer, left untouched), `config_error(reason=network_filesystem)`,
+    `storage_full`, `storage_busy`, `internal(reason=database_corrupt)`.
     """
     try:
+        refuse_network(paths.root)
         paths.ensure()
         with _lock(paths.root / "migrate.lock", lock_wait_s):
             return _migrate(paths, now)
