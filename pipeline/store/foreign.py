@@ -48,7 +48,7 @@ def objects_of(conn: sqlite3.Connection) -> Mapping[str, str | None]:
 
 def examine_database(path: Path) -> int:
     """The schema version of a database file that may be taken in. Raises CosydError: `schema_mismatch` for a
-    newer one, `bad_value` (field archive, reason zip_database) for anything that is not sound and ours."""
+    newer one, `bad_value` (field FILE, reason backup_database) for anything that is not sound and ours."""
     try:
         # immutable: no log beside it is read or made; a copy that was closed has none.
         uri = path.absolute().as_uri() + "?mode=ro&immutable=1"
@@ -71,4 +71,4 @@ def examine_database(path: Path) -> int:
 
 def refused(detail: str) -> CosydError:
     """The database cannot be taken in."""
-    return CosydError("bad_value", field="archive", reason="zip_database", detail=detail)
+    return CosydError("bad_value", field="FILE", reason="backup_database", detail=detail)

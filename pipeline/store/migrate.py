@@ -18,7 +18,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from pipeline.child import adopt
@@ -55,7 +55,11 @@ def migrate(paths: StatePaths, *, now: float, lock_wait_s: float = LOCK_WAIT_S) 
     try:
         refuse_network(paths.root)
         paths.ensure()
-        with _lock(paths.root / "migrate.lock", lock_wait_s):
+        with migration_lock(paths, lock_wait_s):
+            if paths.restore_journal.exists():  # a restore was killed while it changed places
+                from pipeline.backup import moves
+
+                moves.finish(paths)
             return _migrate(paths, now)
     except OSError as error:
         raise os_storage_error(error) from error
@@ -105,8 +109,14 @@ def _refuse_newer(found: int) -> None:
         raise CosydError("schema_mismatch", found=found, expected=SCHEMA_VERSION)
 
 
+def migration_lock(paths: StatePaths, wait_s: float = LOCK_WAIT_S) -> AbstractContextManager[None]:
+    """Held by whoever changes which database there is. Raises CosydError(storage_busy)."""
+    return locked(paths.root / "migrate.lock", wait_s)
+
+
 @contextmanager
-def _lock(path: Path, wait_s: float) -> Iterator[None]:
+def locked(path: Path, wait_s: float) -> Iterator[None]:
+    """A flock on a file that is made for it. Raises CosydError(storage_busy) when it is not given in time."""
     deadline = time.monotonic() + wait_s
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -69,7 +69,7 @@ def belongings(conn: sqlite3.Connection, paths: StatePaths, voice_id: str) -> Fo
         recordings=len(recordings),
         audio_bytes=sum(_size(paths, row["audio_path"]) for row in recordings),
         jobs=len(_jobs(conn, ids)),
-        backups=len(list(paths.backups.glob("*"))) if paths.backups.is_dir() else 0,
+        backups=_copies(paths),
     )
 
 
@@ -113,6 +113,12 @@ def forget_person(
         return replace(before, recordings=went, audio_bytes=size, left=len(_jobs(conn, ids)))
     finally:
         conn.execute(f"PRAGMA secure_delete = {usual}")
+
+
+def _copies(paths: StatePaths) -> int:
+    """Backups, and what a restore keeps for a while."""
+    places = ((paths.backups, "*"), (paths.root, "before-restore-*"), (paths.root, "restored-*"))
+    return sum(len(list(folder.glob(pattern))) for folder, pattern in places if folder.is_dir())
 
 
 def _same(consent: dict[str, str]) -> str:
