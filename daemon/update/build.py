@@ -153,7 +153,7 @@ def build(
 def finish(layout: Layout, name: str, about: Mapping[str, object]) -> None:
     """Say that the environment is whole and was tried. Its name counts from here on."""
     stamp = layout.venv(name) / STAMP
-    part = stamp.with_suffix(".part")
+    part = stamp.with_name(f"{STAMP}.part")
     with part.open("w", encoding="utf-8") as file:
         json.dump(dict(about), file, indent=1)
         file.flush()

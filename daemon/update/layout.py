@@ -1,6 +1,6 @@
 """Where the environments lie, and which of them may go.
 
-    /opt/cosyd/venvs/0.2.0-1a2b3c4d/   a whole environment; `complete.json` in it is written last
+    /opt/cosyd/venvs/0.2.0-1a2b3c4d/   a whole environment; `.cosyd-complete` in it comes last
     /opt/cosyd/venv                    a link to the one in use, which the units name
     /opt/cosyd/update.json             while a change-over is on its way (`daemon.update.switch`)
 
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-STAMP = "complete.json"
+STAMP = ".cosyd-complete"
 EXTRAS = ("systemd", "cosyvoice", "ja", "asr")
 """What an installation may have beside the base; development and provisioning have environments elsewhere."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,80}")
@@ -81,7 +81,7 @@ class Layout:
             raise FileNotFoundError(target / "bin/cosyd")
         beside = self.home / f".venv.{os.getpid()}"
         beside.unlink(missing_ok=True)
-        beside.symlink_to(Path("venvs") / name)
+        beside.symlink_to(target)
         os.replace(beside, self.link)
         fd = os.open(self.home, os.O_RDONLY | os.O_DIRECTORY)
         try:

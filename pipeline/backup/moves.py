@@ -19,8 +19,8 @@ from pipeline.paths import StatePaths
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`source` gets the name `target`; both are relative to the state folder. `over_empty`: an empty folder of
-    that name is in nobody's way. Every start makes one where there is none."""
+    """`source` gets the name `target`; both are relative to the state folder. `over_empty`: an empty folder
+    of that name is in nobody's way. Every start makes one where there is none."""
 
     source: str
     target: str

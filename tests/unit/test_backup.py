@@ -491,9 +491,8 @@ def test_killed_at_any_step_a_restore_leaves_the_old_state_or_the_new_one(tmp_pa
         shutil.rmtree(tmp_path / "state", ignore_errors=True)
         shutil.copytree(first.root, tmp_path / "state")
         paths = StatePaths.at(tmp_path / "state", {})
-        status = killed_after(
-            step, "restore", str(tmp_path / "other.zip"), "--yes", "--state", str(paths.root)
-        )
+        words = ("restore", str(tmp_path / "other.zip"), "--yes", "--state", str(paths.root))
+        status = killed_after(step, ALL_CALLS if long else FEW, *words)
         ensure_schema(paths)  # what every start does first
         found = rows(paths)
         assert found in (old, new), f"killed at {step}"
