@@ -85,6 +85,19 @@ def check_port(port: int, *, free: bool, ours: bool, holder: str) -> Check:
     )
 
 
+def check_wyoming(port: int, *, free: bool, holder: str) -> Check:
+    """Another port is found by itself, but whoever was told the first one does not hear of it."""
+    params = {"port": port, "holder": holder or "?"}
+    if free:
+        return Check("wyoming", "ok", "port_free", params)
+    return Check("wyoming", "warn", "wyoming_taken", params, "cure_wyoming")
+
+
+def check_update(name: str | None) -> Check | None:
+    """`name`: what is in use while an update stands half-way; None where none does."""
+    return None if name is None else Check("update", "warn", "update_left", {"name": name}, "cure_update")
+
+
 def check_database(state: str, detail: str = "") -> Check:
     """`state`: absent, ok, damaged, other_version, unreadable."""
     if state in ("ok", "absent"):

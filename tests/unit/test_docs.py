@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
 PAGES = sorted(
     page
-    for folder in (ROOT, ROOT / "docs", ROOT / "systemd", ROOT / "ansible")
+    for folder in (ROOT, ROOT / "docs", ROOT / "docs/container", ROOT / "systemd", ROOT / "ansible")
     for page in folder.glob("*.md")
 )
 FAMILIES = {
