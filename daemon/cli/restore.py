@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from daemon.instance import InstanceHeld, take_lock
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.store.db import check_schema, connect
-from pipeline.store.migrate import os_storage_error
+from pipeline.store.migrate import migration_lock, os_storage_error
 
 if TYPE_CHECKING:
     from pipeline.backup.restore import Seen
@@ -110,8 +110,7 @@ def take_in(
         if appliance is not None and was_active:
             appliance.stop()
         try:
-            with ExitStack() as held:
-                held.enter_context(instance_lock(paths))
+            with instance_lock(paths):
                 now, had = time.time(), paths.database.exists()
                 kept = keep_present(paths, now, seen.file)
                 switched = back.switch(paths, brought, now)
@@ -142,7 +141,9 @@ def take_in(
 
 @contextmanager
 def instance_lock(paths: StatePaths) -> Iterator[None]:
-    """Nobody can start meanwhile. Raises CosydError(config_error) when somebody runs."""
+    """Nobody can start meanwhile; what a killed restore left to be done is done. Raises
+    CosydError(config_error) when somebody runs."""
+    from pipeline.backup.moves import finish
     from pipeline.backup.restore import own_like
 
     try:
@@ -151,6 +152,9 @@ def instance_lock(paths: StatePaths) -> Iterator[None]:
         raise still_running(paths, error.params.get("pid", "?")) from None
     own_like(paths.root, paths.instance_lock)
     try:
+        with migration_lock(paths):
+            finish(paths)
+        own_like(paths.root, paths.root / "migrate.lock")
         yield
     finally:
         os.close(fd)

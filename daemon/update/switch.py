@@ -135,6 +135,7 @@ def go_back(layout: Layout, plan: Plan, service: Service | None, now: float) -> 
             # A copy under a name of this folder, so that the rename is one; the backup itself stays.
             copy = paths.root / f"{paths.database.name}.back"
             shutil.copyfile(plan.backup, copy)
+            os.chmod(copy, 0o600)
             own_like(paths.root, copy, paths.root / aside)
             names = [paths.database.name + end for end in ("", "-wal", "-shm")]
             moves = [Move(name, f"{aside}/{name}") for name in names if (paths.root / name).exists()]

@@ -74,6 +74,9 @@ def _migrate(paths: StatePaths, now: float) -> bool:
         found = int(conn.execute("PRAGMA user_version").fetchone()[0])
         _refuse_newer(found)
         if found == SCHEMA_VERSION:
+            # A backup that was put here is one file; in that mode a reader would hold up the writers.
+            if conn.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                conn.execute("PRAGMA journal_mode=WAL")
             return False
         if found > 0:
             stamp = utc_text(now)[:19].replace("-", "").replace(":", "").replace("T", "-")

@@ -62,6 +62,8 @@ def test_everything_comes_back_on_another_machine(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["config"] == "restored"
     assert rows(other) == rows(paths)
+    with closing(connect(other.database)) as conn:
+        assert conn.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     kept, came = files(paths.root), files(other.root)
     assert {n for n in kept if n != "cosyd.db"} == {n for n in came if n != "cosyd.db"}
     assert all(came[name] == kept[name] for name in kept if name != "cosyd.db")

@@ -394,7 +394,6 @@ def test_an_environment_that_cannot_speak_or_import_is_found_out(tmp_path: Path)
         (venv / "bin/python").chmod(0o755)
 
     for script, step in (
-        ("echo broken requirement; exit 1", "packages"),
         ('[ "$1" = -c ] && echo no module >&2 && exit 1; exit 0', "imports"),
         ('case "$*" in *store.migrate*) exit 70;; esac', "migration"),
         ("exit 0", "speech"),  # says that it spoke, and there is no file
