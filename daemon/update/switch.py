@@ -25,7 +25,7 @@ from daemon.cli.appliance import Appliance
 from daemon.update.layout import Layout, prunable
 from pipeline.audio.files import write_whole
 from pipeline.backup.make import stamp
-from pipeline.backup.moves import Move, perform
+from pipeline.backup.moves import Move, finish, perform
 from pipeline.backup.restore import own_like
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
@@ -128,6 +128,9 @@ def go_back(layout: Layout, plan: Plan, service: Service | None, now: float) -> 
         service.stop()
     layout.point_to(plan.old)
     paths = plan.paths
+    if plan.backup:
+        with migration_lock(paths):
+            finish(paths)  # of a way back that was interrupted too
     if plan.backup and schema_of(paths) > plan.schema:
         aside = f"restored-{stamp(now)}"
         with migration_lock(paths):
