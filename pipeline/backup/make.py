@@ -39,6 +39,9 @@ from pipeline.store.db import SCHEMA_VERSION, connect, storage_error
 from pipeline.voices.feature_file import MAX_BYTES, checked_features
 from pipeline.voices.registry import clip_path, voice_folder
 
+_MARGIN_BYTES = 4 * 1024**2
+"""For what SQLite makes beside a database; without room for it the trouble has other names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
@@ -98,7 +101,8 @@ def _snapshot(paths: StatePaths) -> Iterator[Path]:
     """A copy of the database in a folder of its own, gone at the end."""
     base = paths.tmp if paths.tmp.is_dir() else paths.root
     free = shutil.disk_usage(base).free
-    needed = paths.database.stat().st_size
+    wal = paths.database.with_name(paths.database.name + "-wal")
+    needed = paths.database.stat().st_size + _MARGIN_BYTES + (wal.stat().st_size if wal.exists() else 0)
     if free < needed:
         raise CosydError("storage_full", reason="no_room", needed=needed, free=free, folder=str(base))
     folder = Path(tempfile.mkdtemp(prefix="backup-", dir=base))
