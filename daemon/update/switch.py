@@ -137,6 +137,7 @@ def go_back(layout: Layout, plan: Plan, service: Service | None, now: float) -> 
             (paths.root / aside).mkdir(mode=0o700, exist_ok=True)
             # A copy under a name of this folder, so that the rename is one; the backup itself stays.
             copy = paths.root / f"{paths.database.name}.back"
+            copy.unlink(missing_ok=True)  # the folder is the service's: nothing is written through a link
             shutil.copyfile(plan.backup, copy)
             os.chmod(copy, 0o600)
             own_like(paths.root, copy, paths.root / aside)

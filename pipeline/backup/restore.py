@@ -100,7 +100,9 @@ def staged(paths: StatePaths, seen: Seen) -> Iterator[Staged]:
     """
     folder = paths.root / STAGING
     paths.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(paths.root / "restore.lock", 0.0):
+    lock = paths.root / "restore.lock"
+    with locked(lock, 0.0):
+        own_like(paths.root, lock)
         yield from _staged(paths, seen, folder)
 
 
@@ -148,8 +150,9 @@ def _unpack(paths: StatePaths, seen: Seen, folder: Path) -> str | None:
                 continue
             _folder(paths.root, target.parent)
             part = target.with_name(target.name + ".part")
+            part.unlink(missing_ok=True)  # as root nothing is written through a link of the service's
             try:
-                with part.open("wb") as out:
+                with part.open("xb") as out:
                     digest = copy_member(made, info, out, RULES)
                     out.flush()
                     os.fsync(out.fileno())

@@ -224,7 +224,7 @@ def slim_root(suite: str, path: Path) -> Path:
     """Like debian:SUITE-slim: no Python, no certificates, no manuals. A copy; needs root."""
     root = Root.fresh(suite, path)
     shutil.rmtree(root.checkout.parent)
-    done = root_run(path, "apt-get purge -y --autoremove python3 ca-certificates && apt-get clean")
+    done = root_run(path, "apt-get purge -y --autoremove 'python3*' ca-certificates && apt-get clean")
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (path / "usr/bin/python3").exists()
     return path

@@ -8,12 +8,16 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from daemon.update import build
+from daemon.update.layout import Layout
+from pipeline.codes import CosydError
 from tests.engines.numbers import decode
 from tests.system.booted import VENV, Machine, booted, free_port
 from tests.system.roots import CHECKOUT, wait_for
@@ -54,16 +58,17 @@ systemctl daemon-reload
 """
 
 
-def wheel(folder: Path, change: Callable[[Path], None] = lambda sources: None) -> Path:
-    """The package of this checkout, with a change."""
-    folder.mkdir(parents=True)
+Change = Callable[[dict[str, str]], None]
+
+
+def wheel(folder: Path) -> Path:
+    """The package of this checkout."""
     sources = folder / "src"
-    sources.mkdir()
+    sources.mkdir(parents=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, sources)
     for name in ("daemon", "ui", "pipeline"):
         shutil.copytree(CHECKOUT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
-    change(sources)
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder)]
     subprocess.run([*pip, str(sources)], check=True, timeout=300)
     shutil.rmtree(sources)
@@ -71,27 +76,36 @@ def wheel(folder: Path, change: Callable[[Path], None] = lambda sources: None) -
     return made
 
 
-def appended(name: str, text: str) -> Callable[[Path], None]:
-    """A change that adds lines to a file."""
+def another(first: Path, name: str, change: Change) -> Path:
+    """The same with other sources. pip does not look at the checksums in a wheel."""
+    folder = first.parent.parent / name
+    folder.mkdir()
+    with zipfile.ZipFile(first) as old, zipfile.ZipFile(folder / first.name, "w") as new:
+        texts = {n: old.read(n).decode("utf-8") for n in old.namelist() if n.endswith(".py")}
+        change(texts)
+        for member in old.namelist():
+            new.writestr(member, texts.get(member) or old.read(member))
+    return folder / first.name
 
-    def change(sources: Path) -> None:
-        with (sources / name).open("a", encoding="utf-8") as file:
-            file.write(text)
 
-    return change
+def changed(texts: dict[str, str]) -> None:
+    """Another version, as good as the first."""
+    texts["ui/quiet.py"] += "\n# another version\n"
 
 
-def dies_after_a_migration(sources: Path) -> None:
+def does_not_import(texts: dict[str, str]) -> None:
+    """Its trial finds out."""
+    texts["ui/server.py"] += "\nraise ImportError('broken')\n"
+
+
+def dies_after_a_migration(texts: dict[str, str]) -> None:
     """Another schema, and a supervisor that does not come up: its trial cannot see that."""
-    schema = sources / "pipeline/store/schema.py"
-    text = schema.read_text("utf-8")
-    text = text.replace("= (_V1,)", '= (_V1, ("ALTER TABLE people ADD COLUMN colour TEXT",))')
-    schema.write_text(text, encoding="utf-8")
-    startup = sources / "daemon/startup.py"
-    text = startup.read_text("utf-8").replace(
-        "    doors = open_doors(config, options.lan)\n", '    raise CosydError("internal")\n'
-    )
-    startup.write_text(text, encoding="utf-8")
+    for name, old, new in (
+        ("pipeline/store/schema.py", "= (_V1,)", '= (_V1, ("ALTER TABLE people ADD COLUMN colour TEXT",))'),
+        ("daemon/startup.py", "    doors = open_doors(config, options.lan)\n", '    raise CosydError("internal")\n'),
+    ):  # fmt: skip
+        assert old in texts[name]
+        texts[name] = texts[name].replace(old, new)
 
 
 class Appliance:
@@ -155,12 +169,12 @@ class Appliance:
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The version that is installed, and others."""
-    folder = tmp_path_factory.mktemp("wheels")
+    first = wheel(tmp_path_factory.mktemp("wheels") / "first")
     return {
-        "first": wheel(folder / "first"),
-        "good": wheel(folder / "good", appended("ui/__init__.py", "\n# another version\n")),
-        "mute": wheel(folder / "mute", appended("ui/server.py", "\nraise ImportError('broken')\n")),
-        "dies": wheel(folder / "dies", dies_after_a_migration),
+        "first": first,
+        "good": another(first, "good", changed),
+        "mute": another(first, "mute", does_not_import),
+        "dies": another(first, "dies", dies_after_a_migration),
     }
 
 
@@ -182,6 +196,31 @@ def house(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> 
         made.http.close()
 
 
+@pytest.mark.slow
+def test_a_package_comes_from_a_checkout_a_folder_of_wheels_and_an_index(
+    wheels: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, python = Layout(tmp_path), Path(sys.executable)
+    layout.venvs.mkdir()
+    with build.package(layout, python, str(wheels["first"])) as made:
+        name = build.package_name(made)
+    with build.package(layout, python, str(CHECKOUT)) as made:
+        assert build.package_name(made) == name, "the same sources are the same version, whoever packed them"
+    assert not (CHECKOUT / "build").exists()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with build.package(layout, python, str(wheels["first"].parent)) as made:
+        assert build.package_name(made) == name
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels["first"].parent))  # stands for the index
+    for wanted in ("cosyd", "cosyd==0.1.0"):
+        with build.package(layout, python, wanted) as made:
+            assert build.package_name(made) == name
+    with pytest.raises(CosydError) as caught, build.package(layout, python, "cosyd==9999"):
+        pass
+    assert caught.value.params["reason"] == "update_pip" and "9999" in caught.value.params["detail"]
+    assert list(layout.venvs.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_an_update_that_fails_its_trial_changes_nothing_and_nobody_notices(
     house: Appliance, wheels: dict[str, Path]
 ) -> None:
@@ -229,6 +268,7 @@ def test_a_good_one_is_in_use_afterwards_and_the_job_goes_on(
     print(f"\nupdated in {time.monotonic() - began:.0f} s")
 
 
+@pytest.mark.slow
 def test_killed_while_it_changes_over_it_is_put_in_order_by_itself(
     house: Appliance, wheels: dict[str, Path]
 ) -> None:
@@ -272,6 +312,7 @@ def test_a_backup_is_made_while_it_speaks_and_a_restore_goes_through_the_service
     assert open_files == ""
 
 
+@pytest.mark.slow
 def test_a_restored_state_that_does_not_become_ready_is_taken_back(house: Appliance) -> None:
     """The configuration of the backup wants a port that is taken."""
     config = house.machine.path / "etc/cosyd/cosyd.toml"
