@@ -100,10 +100,11 @@ def does_not_import(texts: dict[str, str]) -> None:
 
 def dies_after_a_migration(texts: dict[str, str]) -> None:
     """Another schema, and a supervisor that does not come up: its trial cannot see that."""
+    doors = "    doors = open_doors(config, options.lan)\n"
     for name, old, new in (
         ("pipeline/store/schema.py", "= (_V1,)", '= (_V1, ("ALTER TABLE people ADD COLUMN colour TEXT",))'),
-        ("daemon/startup.py", "    doors = open_doors(config, options.lan)\n", '    raise CosydError("internal")\n'),
-    ):  # fmt: skip
+        ("daemon/startup.py", doors, '    raise CosydError("internal")\n'),
+    ):
         assert old in texts[name]
         texts[name] = texts[name].replace(old, new)
 
