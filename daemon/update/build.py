@@ -26,7 +26,7 @@ from pipeline.codes import CosydError
 from pipeline.planning.torch_build import TorchBuild
 from pipeline.planning.torch_choice import WHEELS, build_suits
 
-QUIET = ("--no-input", "--disable-pip-version-check", "--no-warn-script-location")
+QUIET = ("--no-input", "--disable-pip-version-check")
 NOT_SOURCES = (
     ".git",
     ".venv",
