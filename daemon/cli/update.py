@@ -45,7 +45,7 @@ def update(source: str, paths: StatePaths, as_json: bool) -> None:
         raise CosydError("unauthorized", reason="root")
     os.umask(0o022)  # the service's user reads what is made here
     try:
-        with locked(layout.home / "update.lock", 0.0):
+        with locked(layout.venvs / "update.lock", 0.0):
             if switch.recover(layout, Appliance.of(paths), time.time()) is not None:
                 note("update_recovered", name=layout.current())
             old, new = renew(layout, paths, source)

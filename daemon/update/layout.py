@@ -2,7 +2,7 @@
 
     /opt/cosyd/venvs/0.2.0-1a2b3c4d/   a whole environment; `.cosyd-complete` in it comes last
     /opt/cosyd/venv                    a link to the one in use, which the units name
-    /opt/cosyd/update.json             while a change-over is on its way (`daemon.update.switch`)
+    /opt/cosyd/venvs/update.json       while a change-over is on its way (`daemon.update.switch`)
 
 The name is the version and the beginning of a digest of the package, so another build of the same version is
 another environment. Pure but for reading and changing the link.
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def journal(self) -> Path:
-        return self.home / "update.json"
+        return self.venvs / "update.json"
 
     @classmethod
     def around(cls, prefix: Path) -> Layout | None:

@@ -231,7 +231,8 @@ def test_an_update_that_fails_its_trial_changes_nothing_and_nobody_notices(
     assert "imports" in done.stderr and "broken" in done.stderr
     assert house.current() == "first"
     assert house.machine.show("MainPID")["MainPID"] == pid, "the service was left alone"
-    assert [path.name for path in (house.machine.path / HOME / "venvs").iterdir()] == ["first"]
+    venvs = house.machine.path / HOME / "venvs"
+    assert [path.name for path in venvs.iterdir() if path.is_dir()] == ["first"]
 
 
 def test_one_that_does_not_become_ready_is_taken_back_with_its_database_and_the_job_goes_on(
@@ -246,7 +247,7 @@ def test_one_that_does_not_become_ready_is_taken_back_with_its_database_and_the_
     aside = list((house.machine.path / "var/lib/cosyd").glob("restored-*/cosyd.db"))
     assert len(aside) == 1, "what the new version had made of it is kept"
     assert list((house.machine.path / "var/lib/cosyd/backups").glob("before-update-*.db"))
-    assert not (house.machine.path / HOME / "update.json").exists()
+    assert not (house.machine.path / HOME / "venvs/update.json").exists()
     print(f"\ntried and taken back in {time.monotonic() - began:.0f} s")
 
 
@@ -262,7 +263,7 @@ def test_a_good_one_is_in_use_afterwards_and_the_job_goes_on(
     assert house.current() in running
     again = house.update(wheels["good"])
     assert again.returncode == 0 and "nothing was changed" in again.stderr
-    names = {path.name for path in (house.machine.path / HOME / "venvs").iterdir()}
+    names = {path.name for path in (house.machine.path / HOME / "venvs").iterdir() if path.is_dir()}
     assert names == {"first", house.current()}
     doctor = json.loads(house.cosyd("doctor", "--json").stdout)
     assert "update" not in {check["name"] for check in doctor}
@@ -291,7 +292,7 @@ def test_killed_while_it_changes_over_it_is_put_in_order_by_itself(
     said, _ = updating.communicate(timeout=300)
     wait_for(house.healthy, 120, f"the page\n{said}")
     assert house.current() in (before, "first", *said.split())
-    assert not (house.machine.path / HOME / "update.json").exists()
+    assert not (house.machine.path / HOME / "venvs/update.json").exists()
     assert house.heard(job) == NUMBERS
 
 
