@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,8 @@ def write_backup(
             made = _write(paths, part, copy, config, about)
             verify(part)
             os.replace(part, target)
-            fsync_folder(target.parent)
+            with suppress(OSError):  # shares and sticks sync no folders; the file itself is on the disk
+                fsync_folder(target.parent)
     except sqlite3.Error as error:
         raise storage_error(error) or error from error
     finally:
@@ -127,7 +128,8 @@ def _write(
 ) -> tuple[int, int, int, int]:
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as out, closing(sqlite3.connect(copy, isolation_level=None)) as conn:
-        os.fchmod(out.fileno(), 0o600)  # also where a file of another mode was left
+        with suppress(PermissionError):  # a stick knows no modes; else also where a file of another was left
+            os.fchmod(out.fileno(), 0o600)
         with zipfile.ZipFile(out, "w") as made:
             writing = _Writing(made)
             voices = _voices(paths, conn, writing)
