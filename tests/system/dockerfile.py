@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.system.roots import ENTER, Root, pip_folders, registry_environment
+from tests.system.roots import BUNDLE, ENTER, Root, pip_folders, registry_environment
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HEALTH_FLAGS = {"--interval", "--timeout", "--start-period", "--retries"}
@@ -157,7 +157,14 @@ class Builder:
         if rest.startswith(("[", "--", "<<")):
             raise Unknown(f"RUN {rest}")
         binds = [word for folder in pip_folders() for word in (str(folder), str(folder))]
-        self._image().run(["/bin/sh", "-c", rest], registry_environment(), binds)
+        env = registry_environment()
+        if BUNDLE.exists():  # how this machine knows the registries; ca-certificates writes its own
+            (registry := self.folder / "registry").mkdir(exist_ok=True)
+            shutil.copy(BUNDLE, registry)
+            binds += [str(registry), "/mnt/registry"]
+            names = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+            env |= dict.fromkeys(names, f"/mnt/registry/{BUNDLE.name}")
+        self._image().run(["/bin/sh", "-c", rest], env, binds)
 
     def do_copy(self, rest: str) -> None:
         words = shlex.split(rest)
