@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.system.roots import BUNDLE, ENTER, Root, pip_folders, registry_environment
+from tests.system.roots import BUNDLE, ENTER, Root, pip_folders, registry_environment, wait_for
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HEALTH_FLAGS = {"--interval", "--timeout", "--start-period", "--retries"}
@@ -268,7 +268,7 @@ exit "$status"
 
 @dataclass
 class Container:
-    """An image that runs: its process 1 as seen from outside."""
+    """An image that runs. `process` is what keeps its namespaces."""
 
     image: Image
     process: subprocess.Popen[bytes]
@@ -276,9 +276,9 @@ class Container:
     env: Mapping[str, str]
 
     def inside(self) -> int:
-        """The pid of the command, seen from outside."""
-        (first,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[:1]
-        return int(first)
+        """Its process 1, seen from outside."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return int(wait_for(lambda: children.read_text("ascii").split(), 20, "its first process")[0])
 
     def exec(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Like `docker exec`: as USER, in WORKDIR, with the image's environment."""
