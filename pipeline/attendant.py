@@ -110,6 +110,8 @@ class Attendant:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
+        elif self._conn is not None:  # never started: who called `tick` made the connection
+            self._conn.close()
 
     def hold(self, job_id: str, token: str, stop: Stop) -> None:
         """A job was claimed just now."""

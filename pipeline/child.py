@@ -245,7 +245,9 @@ class HeartbeatState:
     """What the next heartbeat says. Written by the working thread, read by the heartbeat thread.
 
     `progress_at` is CLOCK_MONOTONIC in seconds, which all processes of a machine share: the time of the last
-    chunk, so that alive but stuck can be told from busy. The peaks are the largest sizes since `reset_peaks`.
+    chunk, so that alive but stuck can be told from busy. A module imported since the last heartbeat is
+    progress too: most of a start is imports, and on a starved machine they take minutes. The peaks are the
+    largest sizes since `reset_peaks`.
     """
 
     def __init__(self, vram_bytes: Callable[[], int | None] = lambda: None) -> None:
@@ -253,6 +255,7 @@ class HeartbeatState:
         self.job: str | None = None
         self.segment: int | None = None
         self.progress_at: float = time.monotonic()
+        self._modules = len(sys.modules)
         self.peak_rss_bytes: int | None = None
         self.peak_vram_bytes: int | None = None
 
@@ -272,6 +275,9 @@ class HeartbeatState:
 
     def sample(self) -> dict[str, Any]:
         """Read the sizes, raise the peaks, and return the params of one `heartbeat`."""
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            self.progress()
         rss, vram = own_memory_bytes(), self._read_vram()
         self.peak_rss_bytes = _larger(self.peak_rss_bytes, rss)
         self.peak_vram_bytes = _larger(self.peak_vram_bytes, vram)

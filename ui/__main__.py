@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -72,6 +73,7 @@ async def serve(context: ChildContext) -> int:
         }
     )
     link.notify("hello", role="web", engine=None, pid=os.getpid(), schema=SCHEMA_VERSION)
+    start_heartbeat(link, HeartbeatState(), context.config.heartbeat_s)
     try:
         return await _serve(context, link, orders)
     except CosydError as error:
@@ -82,9 +84,8 @@ async def serve(context: ChildContext) -> int:
 
 
 async def _serve(context: ChildContext, link: Link, orders: Orders) -> int:
-    conn = connect(context.paths.database, "read")
-    check_schema(conn)
-    conn.close()
+    with contextlib.closing(connect(context.paths.database, "read")) as conn:
+        check_schema(conn)
     from ui.app import Web
     from ui.server import Host
     from ui.services import Services
@@ -98,7 +99,6 @@ async def _serve(context: ChildContext, link: Link, orders: Orders) -> int:
     web = Web(services, authenticate=login)
     host = Host(web, [listener])
     orders.serve(host, services)
-    start_heartbeat(link, HeartbeatState(), context.config.heartbeat_s)
     asyncio.get_running_loop().add_signal_handler(
         signal.SIGTERM, lambda: orders.end(DEFAULT_DRAIN_S, closing=True)
     )

@@ -68,6 +68,7 @@ def connect(
     if not path.exists():
         raise CosydError("schema_mismatch", found=0, expected=SCHEMA_VERSION)
     wait_s = BUSY_S[kind] if busy_s is None else busy_s
+    conn = None
     try:
         conn = sqlite3.connect(
             path.absolute().as_uri() + "?mode=rw",
@@ -87,6 +88,8 @@ def connect(
         if kind == "read":
             conn.execute("PRAGMA query_only=ON")
     except sqlite3.Error as error:
+        if conn is not None:
+            conn.close()
         raise storage_error(error) or error from error
     return conn
 

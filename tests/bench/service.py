@@ -2,7 +2,7 @@
 
     python -m tests.bench.service [--requests 50] [--idle 30] [--json FILE]
 
-Start to page, cold and warm first audio over HTTP, real-time factor, the supervisor's memory and CPU at rest.
+Start to page, cold and warm first audio over HTTP, real-time factor, memory and CPU of each process at rest.
 The baseline of each speed figure is the engine alone in this process, in the same run.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import statistics
 import tempfile
 import threading
@@ -92,22 +93,39 @@ def quantile(values: list[float], q: float) -> float:
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
 
-def at_rest(service: Service, idle_s: float) -> dict[str, float]:
-    """Memory and CPU of the supervisor while nothing happens."""
+def wakeups(process: psutil.Process) -> int:
+    """How often its threads have gone to sleep so far."""
+    tasks = Path(f"/proc/{process.pid}/task").glob("*/status")
+    found = [
+        re.search(r"^voluntary_ctxt_switches:\s*(\d+)", file.read_text(), re.MULTILINE) for file in tasks
+    ]
+    return sum(int(match[1]) for match in found if match)
+
+
+def at_rest(service: Service, idle_s: float) -> dict[str, dict[str, float]]:
+    """Memory, CPU and wake-ups of supervisor, page and worker while nothing happens."""
     assert service.process is not None
-    supervisor = psutil.Process(service.process.pid)
-    before, began = supervisor.cpu_times(), time.monotonic()
-    ctx = supervisor.num_ctx_switches().voluntary
+    family = {
+        "supervisor": psutil.Process(service.process.pid),
+        "web": service.child("ui"),
+        "worker": service.child("pipeline.worker"),
+    }
+
+    def seconds(process: psutil.Process) -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    before, began = {name: (seconds(p), wakeups(p)) for name, p in family.items()}, time.monotonic()
     threading.Event().wait(idle_s)
-    after, took = supervisor.cpu_times(), time.monotonic() - began
-    used = after.user + after.system - before.user - before.system
+    took = time.monotonic() - began
     return {
-        "supervisor_rss_mb": supervisor.memory_info().rss / 1e6,
-        "supervisor_pss_mb": supervisor.memory_full_info().pss / 1e6,
-        "supervisor_cpu_percent": 100 * used / took,
-        "supervisor_wakeups_per_s": (supervisor.num_ctx_switches().voluntary - ctx) / took,
-        "web_rss_mb": service.child("ui").memory_info().rss / 1e6,
-        "worker_rss_mb": service.child("pipeline.worker").memory_info().rss / 1e6,
+        name: {
+            "rss_mb": p.memory_info().rss / 1e6,
+            "pss_mb": p.memory_full_info().pss / 1e6,
+            "cpu_percent": 100 * (seconds(p) - before[name][0]) / took,
+            "wakeups_per_s": (wakeups(p) - before[name][1]) / took,
+        }
+        for name, p in family.items()
     }
 
 

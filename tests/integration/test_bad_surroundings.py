@@ -92,8 +92,8 @@ def test_a_database_that_goes_under_a_running_service_is_named_and_comes_back(
         assert refused.status_code == 503 and refused.headers["retry-after"]
         assert refused.json()["error"]["code"] == "storage_full"
         assert "cosyd.db" in refused.json()["error"]["message"]
-        told = service.http.get("/api/state", headers={"Accept-Language": "zh"}).json()
-        assert told["queue"] is None and "cosyd.db" in told["storage"]["message"]
+        wait_for(lambda: "cosyd.db" in on_the_page(service, "zh"), 30, "the word on the page")
+        assert service.http.get("/api/state").json()["queue"] is None
         assert service.http.get("/").status_code == 200
         service.child("pipeline.worker").kill()
         wait_for(lambda: service.status()["engines"]["numbers"]["state"] != "ready", 60, "the worker's end")
@@ -106,6 +106,12 @@ def test_a_database_that_goes_under_a_running_service_is_named_and_comes_back(
         ]
         assert service.child("ui").pid == page and "failed" not in service.event_kinds()
         assert plain_words(service).count("database cosyd.db") == 1, "one sentence, once"
+
+
+def on_the_page(service: Service, language: str) -> str:
+    """What the page says of the database; it hears of it a moment after the supervisor knows."""
+    told = service.http.get("/api/state", headers={"Accept-Language": language}).json()["storage"]
+    return str(told["message"]) if told else ""
 
 
 class HeldByModes(Service):
@@ -125,8 +131,7 @@ def test_a_database_that_may_not_be_written_is_named_and_comes_back(tmp_path: Pa
         service.child("pipeline.worker").kill()
         wait_for(lambda: service.status()["engines"]["numbers"]["state"] != "ready", 60, "its end")
         assert service.http.get("/").status_code == 200
-        told = service.http.get("/api/state", headers={"Accept-Language": "en"}).json()
-        assert "cannot be written" in told["storage"]["message"]
+        wait_for(lambda: "cannot be written" in on_the_page(service, "en"), 30, "the word on the page")
         service.database.chmod(0o600)
         wait_for(lambda: trouble(service) is None, 60, "the end of the trouble")
         assert decode(service.speech("Number 2 is said again.").content) == [2]

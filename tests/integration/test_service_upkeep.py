@@ -15,6 +15,7 @@ import pytest
 from pipeline import access
 from pipeline.codes import CosydError
 from pipeline.store.db import connect
+from tests.bench.service import wakeups
 from tests.integration.service import Service, wait_for
 
 
@@ -85,3 +86,16 @@ def test_a_reload_reaches_page_and_worker_without_a_gap(tmp_path: Path) -> None:
         assert service.speech("The number 9 is spoken here.").status_code == 200
         assert service.child("pipeline.worker").pid != worker
         assert "worker_killed" not in service.event_kinds()
+
+
+def test_at_rest_nobody_looks_for_work_all_the_time(tmp_path: Path) -> None:
+    """A server in a closet runs for months: whoever polls each millisecond costs a tenth of a core."""
+    with Service(tmp_path / "state") as service:
+        assert service.speech("Number 3.", voice="numbers").status_code == 200
+        time.sleep(3)
+        family = service.family()
+        before = {process: wakeups(process) for process in family}
+        time.sleep(5)
+        each_s = {" ".join(p.cmdline()[1:4]): (wakeups(p) - count) / 5 for p, count in before.items()}
+        assert len(each_s) >= 3
+        assert max(each_s.values()) < 60, each_s

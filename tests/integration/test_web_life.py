@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,29 @@ def test_two_webs_do_not_touch_each_others_files_and_what_a_killed_one_left_goes
         assert folders(rig.paths.tmp) == [f"web-{new.process.pid}"]
     finally:
         rig.close()
+
+
+SLOW_DISK = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("gradio.components."):
+            time.sleep(0.2)
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
+def test_a_page_that_starts_slowly_and_moves_on_is_left_to_start(tmp_path: Path) -> None:
+    """A starved machine: imports alone take longer than a start may, and each try would be ended for it."""
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow/sitecustomize.py").write_text(SLOW_DISK)
+    limit_s, began = 4.0, time.monotonic()
+    settings = {"deadlines.start_s": str(limit_s)}
+    with Service(tmp_path / "state", settings, env={"PYTHONPATH": str(tmp_path / "slow")}) as service:
+        assert time.monotonic() - began > limit_s + 2, "the imports were not slow"
+        assert service.rows("SELECT * FROM events WHERE kind IN ('worker_killed', 'worker_exited')") == []
 
 
 def test_a_web_that_cannot_serve_says_why(tmp_path: Path) -> None:

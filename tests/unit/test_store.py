@@ -9,6 +9,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.codes import CosydError
@@ -186,6 +187,15 @@ def test_a_copy_that_fails_leaves_neither_part_nor_file(paths: StatePaths, conn:
         copy_database(source, paths.backups / "copy.db")
     assert caught.value.params["reason"] == "database_corrupt"
     assert list(paths.backups.iterdir()) == []
+
+
+def test_a_file_that_is_no_database_is_refused_and_closed(tmp_path: Path) -> None:
+    path = tmp_path / "cosyd.db"
+    path.write_bytes(b"no database at all " * 300)
+    with pytest.raises(CosydError) as caught:
+        connect(path, "read")
+    assert caught.value.params["reason"] == "database_corrupt"
+    assert str(path) not in [file.path for file in psutil.Process().open_files()]
 
 
 # -- what the supervisor can afford ----------------------------------------------------------------

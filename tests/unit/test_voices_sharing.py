@@ -227,6 +227,12 @@ def swallow_the_first(data: bytearray) -> None:
     struct.pack_into("<L", data, at + 42, 0)
 
 
+def reach_into_the_first(data: bytearray) -> None:
+    """The second member begins before the first one ends."""
+    at = data.rindex(b"PK\1\2")
+    struct.pack_into("<L", data, at + 42, 40)
+
+
 BOMB = (MANIFEST, b" " * (8 * 1024**2))
 HOSTILE: list[tuple[str, str, Callable[[Path], Path]]] = [
     ("no zip", "not_one", lambda p: (p.write_bytes(b"RIFF" * 99), p)[1]),
@@ -239,6 +245,7 @@ HOSTILE: list[tuple[str, str, Callable[[Path], Path]]] = [
         zipped(p, GOOD[1], BOMB, method=zipfile.ZIP_DEFLATED), lie_about_sizes)),
     ("lying sizes", "damaged", lambda p: patched(zipped(p, *GOOD), lie_about_sizes)),
     ("overlapping members", "damaged", lambda p: patched(zipped(p, *GOOD), swallow_the_first)),
+    ("reaching into each other", "damaged", lambda p: patched(zipped(p, *GOOD), reach_into_the_first)),
     ("another name inside", "damaged", lambda p: patched(zipped(p, *GOOD), rename_inside)),
     ("one bit", "damaged", lambda p: patched(zipped(p, *GOOD), flip_a_bit)),
     ("encrypted", "encrypted", lambda p: patched(zipped(p, *GOOD), claim_encryption)),
