@@ -1,4 +1,4 @@
-"""A state folder on a share, as a real process sees it: no database is made there, recordings may lie there."""
+"""A state folder on a share, as a real process sees it: no database is made there, recordings may lie."""
 
 from __future__ import annotations
 
