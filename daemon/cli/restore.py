@@ -31,7 +31,7 @@ from daemon.instance import InstanceHeld, take_lock
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.store.db import check_schema, connect
-from pipeline.store.migrate import migration_lock, os_storage_error
+from pipeline.store.migrate import os_storage_error
 
 if TYPE_CHECKING:
     from pipeline.backup.restore import Seen
@@ -141,9 +141,7 @@ def take_in(
 
 @contextmanager
 def instance_lock(paths: StatePaths) -> Iterator[None]:
-    """Nobody can start meanwhile; what a killed restore left to be done is done. Raises
-    CosydError(config_error) when somebody runs."""
-    from pipeline.backup.moves import finish
+    """Nobody can start meanwhile. Raises CosydError(config_error) when somebody runs."""
     from pipeline.backup.restore import own_like
 
     try:
@@ -152,9 +150,6 @@ def instance_lock(paths: StatePaths) -> Iterator[None]:
         raise still_running(paths, error.params.get("pid", "?")) from None
     own_like(paths.root, paths.instance_lock)
     try:
-        with migration_lock(paths):
-            finish(paths)
-        own_like(paths.root, paths.root / "migrate.lock")
         yield
     finally:
         os.close(fd)

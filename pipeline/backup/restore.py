@@ -21,7 +21,7 @@ from pipeline.archives import check_listed, copy_member, opened, read_member
 from pipeline.audio.files import disk_errors, fsync_folder, write_whole
 from pipeline.backup.form import CONFIG, DATABASE, MANIFEST, RULES, About, parse_manifest, refused
 from pipeline.backup.make import stamp
-from pipeline.backup.moves import Move, perform
+from pipeline.backup.moves import Move, finish, perform
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.profile import resolve
@@ -102,7 +102,9 @@ def staged(paths: StatePaths, seen: Seen) -> Iterator[Staged]:
     paths.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = paths.root / "restore.lock"
     with locked(lock, 0.0):
-        own_like(paths.root, lock)
+        with migration_lock(paths):
+            finish(paths)  # of one that was killed: it needs what is in the folder that is emptied now
+        own_like(paths.root, lock, paths.root / "migrate.lock")
         yield from _staged(paths, seen, folder)
 
 

@@ -486,6 +486,7 @@ def killed_after(calls: int, names: str, *words: str) -> int:
 def test_killed_at_any_step_a_restore_leaves_the_old_state_or_the_new_one(tmp_path: Path, long: bool) -> None:
     backed_up(filled(tmp_path / "other", "Other"), tmp_path / "other.zip")
     first = filled(tmp_path / "first")
+    bad = rewritten(tmp_path / "other.zip", tmp_path / "bad.zip", put("cosyd.db", b"no database"))
     old = rows(first)
     taken_in(fresh := StatePaths.at(tmp_path / "fresh", {}), tmp_path / "other.zip")
     new, seen, step = rows(fresh), set(), 0
@@ -495,6 +496,8 @@ def test_killed_at_any_step_a_restore_leaves_the_old_state_or_the_new_one(tmp_pa
         paths = StatePaths.at(tmp_path / "state", {})
         words = ("restore", str(tmp_path / "other.zip"), "--yes", "--state", str(paths.root))
         status = killed_after(step, ALL_CALLS if long else FEW, *words)
+        if step % 2:  # somebody tries another file at once, and it is a bad one
+            assert cosyd("restore", str(bad), "--yes", paths=paths).exit_code == 2
         ensure_schema(paths)  # what every start does first
         found = rows(paths)
         assert found in (old, new), f"killed at {step}"
