@@ -39,6 +39,7 @@ from pipeline.paths import StatePaths
 from pipeline.profile import Config
 from pipeline.store.db import connect
 from pipeline.store.ensure import ensure_schema
+from pipeline.store.place import refuse_network
 
 log = logging.getLogger("cosyd")
 
@@ -125,6 +126,7 @@ def prepare(options: Options, instance: str, environ: Mapping[str, str]) -> tupl
         options, environ, {}
     ).config  # what is wrong in files and flags is told before anything is touched
     paths = StatePaths.at(options.state, environ)
+    refuse_network(paths.root)  # the lock too would mean nothing there
     paths.ensure()
     take_lock(paths.instance_lock)
     if left := end_leftovers(paths.root):

@@ -23,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from pipeline.backup.restore import sweep as sweep_restores
 from pipeline.child import adopt
 from pipeline.clock import utc_text
 from pipeline.codes import CosydError
@@ -85,6 +86,7 @@ def backup(conn: sqlite3.Connection, paths: StatePaths, config: Config, now: flo
     for part in paths.backups.glob("*.part*"):
         if now - part.stat().st_mtime > _STALE_PART_S:
             part.unlink(missing_ok=True)
+    sweep_restores(paths, now)
     return {"file": target.name, "bytes": target.stat().st_size}
 
 

@@ -60,6 +60,11 @@ class StatePaths:
         return self.root / "instance.lock"
 
     @property
+    def restore_journal(self) -> Path:
+        """While a restore changes places: what is still to be renamed (`pipeline.backup.moves`)."""
+        return self.root / "restore.journal"
+
+    @property
     def effective_config(self) -> Path:
         """The resolved configuration that the running supervisor gives to its children and the CLI."""
         return self.run / "effective.json"

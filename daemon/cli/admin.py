@@ -120,12 +120,14 @@ def check(file: Path | None, as_json: bool) -> None:
 def explain(name: str | None, vram: str | None, paths: StatePaths, as_json: bool) -> None:
     """Say how much memory the model needs, and what will be chosen."""
     flags = Layer("flags", {"profile": name} if name else {})
-    config = resolve_all(paths, flags=flags).config
+    resolved = resolve_all(paths, flags=flags)
     try:
         card = parse_size(vram) if vram else None
     except BadValue as error:
         raise click.BadParameter(unfit(error), param_hint="--vram") from None
-    explained = explaining.explain(config, hardware.probe(), RamReader().read(), card, fast_bf16())
+    explained = explaining.explain(
+        resolved.config, hardware.probe(), RamReader().read(), card, fast_bf16(), resolved.origin
+    )
     if as_json:
         print_json(explained.to_params())
         return
@@ -135,3 +137,5 @@ def explain(name: str | None, vram: str | None, paths: StatePaths, as_json: bool
     click.echo(detecting.ability_text(explained.profile))
     print_table(["col_part", "col_size"], explaining.rows(explained))
     click.echo(explaining.verdict(explained))
+    for line in explaining.origins(explained):
+        click.echo(line, err=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipeline.store.place import Mount
+
 Verdict = Literal["ok", "warn", "fail"]
 GIB, MIB = 1024**3, 1024**2
 DISK_WARN_BYTES = 2 * GIB
@@ -83,11 +85,34 @@ def check_port(port: int, *, free: bool, ours: bool, holder: str) -> Check:
     )
 
 
+def check_wyoming(port: int, *, free: bool, holder: str) -> Check:
+    """Another port is found by itself, but whoever was told the first one does not hear of it."""
+    params = {"port": port, "holder": holder or "?"}
+    if free:
+        return Check("wyoming", "ok", "port_free", params)
+    return Check("wyoming", "warn", "wyoming_taken", params, "cure_wyoming")
+
+
+def check_update(name: str | None) -> Check | None:
+    """`name`: what is in use while an update stands half-way; None where none does."""
+    return None if name is None else Check("update", "warn", "update_left", {"name": name}, "cure_update")
+
+
 def check_database(state: str, detail: str = "") -> Check:
     """`state`: absent, ok, damaged, other_version, unreadable."""
     if state in ("ok", "absent"):
         return Check("database", "ok", f"database_{state}")
     return Check("database", "fail", f"database_{state}", {"detail": detail}, f"cure_database_{state}")
+
+
+def check_place(folder: str, mount: Mount | None) -> Check:
+    """Where the state folder lies: the database may not be on a network file system."""
+    if mount is None:
+        return Check("place", "ok", "place_unknown", {"folder": folder})
+    params = {"folder": folder, "kind": mount.kind, "source": mount.source}
+    if mount.network:
+        return Check("place", "fail", "place_network", params, "cure_place")
+    return Check("place", "ok", "place_local", params)
 
 
 def check_service(status: Mapping[str, Any] | None, able: bool) -> Check:

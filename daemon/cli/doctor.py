@@ -27,6 +27,7 @@ from daemon.hardware.fit import fit
 from daemon.hardware.host import RealHost
 from daemon.hardware.reader import read_facts
 from daemon.sockets import find_holder
+from daemon.update.layout import Layout
 from pipeline.codes import CosydError
 from pipeline.messages import problem_text, render
 from pipeline.model_files import model_folder
@@ -35,6 +36,7 @@ from pipeline.paths import StatePaths
 from pipeline.planning.torch_build import installed_build
 from pipeline.profile import Config
 from pipeline.store.db import check_schema, connect
+from pipeline.store.place import MOUNTINFO, mount_of
 
 MARKS = {"ok": "✓", "warn": "!", "fail": "✗"}
 
@@ -65,6 +67,9 @@ def examine(paths: StatePaths, look: Callable[[StatePaths], Facts] | None = None
         checkup.check_config(problems),
         checkup.check_service(status, status is not None and can_speak(status)),
         _port(running, running=status is not None),
+        *([] if status is not None else [_wyoming(config)]),
+        *filter(None, [checkup.check_update(_half_updated())]),
+        checkup.check_place(str(paths.root), mount_of(paths.root)),
         _database(paths),
         checkup.check_disk(shutil.disk_usage(_existing(paths.root)).free, config.limits.min_free_bytes),
         checkup.check_outputs(folder_bytes(paths.outputs), config.outputs.max_bytes),
@@ -92,6 +97,9 @@ def _sources(paths: StatePaths) -> dict[str, str]:
         "config": "configuration",
         "service": str(paths.control_socket),
         "port": "bind",
+        "wyoming": "bind",
+        "update": "update.json",
+        "place": str(MOUNTINFO),
         "database": str(paths.database),
         "disk": f"statvfs {paths.root}",
         "outputs": str(paths.outputs),
@@ -192,18 +200,32 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _port(config: Config, *, running: bool) -> Check:
-    port = config.web.port
-    with socket.socket(socket.AF_INET6 if ":" in config.web.host else socket.AF_INET) as sock:
+def _bindable(host: str, port: int) -> tuple[bool, str]:
+    """Whether the port can be had, and who has it."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((config.web.host, port))
-            free = True
+            sock.bind((host, port))
+            return True, ""
         except OSError:
-            free = False
-    held_by = None if free else find_holder(port)
-    holder = f"{held_by[0]} ({held_by[1]})" if held_by else ""
+            held_by = find_holder(port)
+    return False, f"{held_by[0]} ({held_by[1]})" if held_by else ""
+
+
+def _port(config: Config, *, running: bool) -> Check:
+    port = config.web.port
+    free, holder = _bindable(config.web.host, port)
     return checkup.check_port(port, free=free, ours=running and not free, holder=holder)
+
+
+def _wyoming(config: Config) -> Check:
+    free, holder = _bindable(config.web.host, config.wyoming.port)
+    return checkup.check_wyoming(config.wyoming.port, free=free, holder=holder)
+
+
+def _half_updated() -> str | None:
+    layout = Layout.around(Path(sys.prefix))
+    return layout.current() if layout is not None and layout.journal.exists() else None
 
 
 def _database(paths: StatePaths) -> Check:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from daemon.cli.frame import text
@@ -21,10 +22,13 @@ NOMINAL = {"gpu-4g": 4 * GIB, "gpu-6g": 6 * GIB, "gpu-12g": 12 * GIB}
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A plan, and where it is for."""
+    """A plan, and where it is for. `memory_from` says who told the memory that is reckoned with, `values` the
+    configuration that the plan follows: value and layer of each key."""
 
     profile: str
     plan: Plan
+    memory_from: str = ""
+    values: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
 
     @property
     def device(self) -> Device:
@@ -42,11 +46,22 @@ class Explained:
             "needs": self.plan.needs.to_params(),
             "chosen": {name: getattr(choice, name) for name in names},
             "wished": {name: getattr(wish, name) for name in names},
+            "memory_from": self.memory_from,
+            "values": {key: {"value": v, "origin": origin} for key, (v, origin) in self.values.items()},
         }
 
 
+KEYS = ("profile", "gpu", "weights", "batch_segments", "longest_segment_s", "reference_audio_max_s")
+"""What of the configuration decides about the plan."""
+
+
 def explain(
-    config: Config, seen: Seen, ram: RamReading | None, vram_bytes: int | None, fast_bf16: bool
+    config: Config,
+    seen: Seen,
+    ram: RamReading | None,
+    vram_bytes: int | None,
+    fast_bf16: bool,
+    origin: Mapping[str, str] = MappingProxyType({}),
 ) -> Explained:
     """The plan for this machine, or for a card of `vram_bytes`. A card is taken as empty: what holds its
     memory now is `cosyd status`'s business."""
@@ -56,10 +71,15 @@ def explain(
     if device == "cuda":
         largest = max((card.total_bytes for card in seen.cards), default=NOMINAL.get(config.profile))
         free = total = vram_bytes if vram_bytes is not None else largest
+        told = "NVML" if seen.cards else f"profile {config.profile}"
+        told = "--vram" if vram_bytes is not None else told
     else:
         free, total = (ram.available_bytes, ram.total_bytes) if ram is not None else (None, None)
+        told = "/proc/meminfo"
     wish = wished(config, device, fast_bf16)
-    return Explained(config.profile, make_plan(ModelSizes(), wish, budget(config, device, free, total)))
+    plan = make_plan(ModelSizes(), wish, budget(config, device, free, total))
+    values = {key: (getattr(config, key), origin.get(key, "default")) for key in KEYS}
+    return Explained(config.profile, plan, told, values)
 
 
 def title(explained: Explained) -> str:
@@ -87,6 +107,14 @@ def rows(explained: Explained) -> Iterator[tuple[str, str]]:
     yield row("plan_peak", found.peak)
     if plan.budget_bytes is not None:
         yield row("plan_free", plan.budget_bytes)
+
+
+def origins(explained: Explained) -> Iterator[str]:
+    """Where the numbers come from."""
+    for key, (value, origin) in explained.values.items():
+        shown = f"{value:g}" if isinstance(value, float) else value
+        yield text("plan_from", name=key, value=shown, origin=origin)
+    yield text("plan_memory_from", origin=explained.memory_from)
 
 
 def verdict(explained: Explained) -> str:

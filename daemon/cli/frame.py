@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -196,6 +198,24 @@ class Group(Command, click.Group):
 
 
 Group.group_class = Group
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """What is made in this block is for its owner only."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def program_version() -> str:
+    """The version that is installed; `0+checkout` where nothing is."""
+    try:
+        return version("cosyd")
+    except PackageNotFoundError:
+        return "0+checkout"
 
 
 def state_paths(root: Path | None) -> StatePaths:

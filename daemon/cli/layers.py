@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
+from daemon.cli.frame import PACKAGED_ROOT
 from daemon.configuration import Options, load, read_settings
 from pipeline.codes import CosydError
 from pipeline.paths import ETC_CONFIG, StatePaths
@@ -65,3 +66,8 @@ def current_config(paths: StatePaths) -> Config:
         return from_json(paths.effective_config.read_text("utf-8"))
     except (OSError, UnicodeDecodeError):
         return resolve_all(paths).config
+
+
+def instance_config(paths: StatePaths) -> Path:
+    """The configuration file that belongs to a state folder: the appliance's, else the one beside it."""
+    return ETC_CONFIG if paths.root == PACKAGED_ROOT else paths.root.parent / "cosyd.toml"

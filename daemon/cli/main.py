@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from daemon.cli.frame import Group, text
+from daemon.cli.frame import Group, program_version, text
 from daemon.interrupt import EXIT_INTERRUPTED
 from pipeline.codes import EX_CONFIG, EX_SOFTWARE, EX_TEMPFAIL, EX_USAGE
 
@@ -22,6 +21,9 @@ COMMANDS = {
     "dictionary": "daemon.cli.dictionary:dictionary",
     "model": "daemon.cli.model:model",
     "doctor": "daemon.cli.doctor:doctor",
+    "backup": "daemon.cli.backup:backup",
+    "restore": "daemon.cli.restore:restore",
+    "update": "daemon.cli.update:update",
     "restart": "daemon.cli.restart:restart",
     "login-link": "daemon.cli.keys:login_link",
     "key": "daemon.cli.keys:key",
@@ -54,20 +56,13 @@ EXIT_STATUSES = (0, 1, EX_USAGE, EX_SOFTWARE, EX_TEMPFAIL, EX_CONFIG, EXIT_INTER
 """All that a command ends with; docs/command-line.md says the same."""
 
 
-def _version() -> str:
-    try:
-        return version("cosyd")
-    except PackageNotFoundError:
-        return "0+checkout"
-
-
 @click.command(
     cls=LazyGroup,
     help_key="help_cosyd",
     example='cosyd say "Good evening."',
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(_version(), "--version", prog_name="cosyd")
+@click.version_option(program_version(), "--version", prog_name="cosyd")
 def main() -> None:
     """Speech from your own machine."""
 

@@ -14,6 +14,7 @@ from daemon.hardware.facts import NVIDIA, Driver, Facts, Gpu, Holder, PciCard
 from daemon.hardware.host import Host
 from daemon.ram_reader import parse_meminfo
 from daemon.sockets import find_holder
+from pipeline.store.place import find_mount
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_FOLDERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
@@ -54,9 +55,8 @@ def read_facts(
     if found is not None:
         notes.take("disk_free_bytes", found[0], f"statvfs {state}")
         notes.take("disk_total_bytes", found[1], f"statvfs {state}")
-    notes.take(
-        "disk_kind", system.parse_mountinfo(host.text("/proc/self/mountinfo") or "", state), "mountinfo"
-    )
+    mount = find_mount(host.text("/proc/self/mountinfo") or "", state)
+    notes.take("disk_kind", mount and mount.kind, "mountinfo")
     notes.take("clock_s", clock(), "clock")
     ran = host.run(["timedatectl", "show", "--property=NTPSynchronized", "--value"], BUS_S)
     if ran is not None and ran.status == 0:

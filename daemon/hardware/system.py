@@ -93,21 +93,6 @@ def container_of(cgroup: str) -> str:
     return ""
 
 
-def parse_mountinfo(text: str, path: str) -> str | None:
-    """The file system that `path` (absolute) lies on, from /proc/self/mountinfo."""
-    best, kind = "", None
-    for line in text.splitlines():
-        before, dash, after = line.partition(" - ")
-        words = before.split()
-        if not dash or len(words) < 5:
-            continue
-        point = words[4].replace("\\040", " ")
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, after.split()[0]
-    return kind
-
-
 def parse_yes(text: str) -> bool | None:
     """timedatectl's yes and no."""
     return {"yes": True, "no": False}.get(text.strip())

@@ -3,8 +3,8 @@
 The one owner of migrations (CONTRACTS 2): three processes that migrated a fresh file at once lost two to
 "database is locked", 12 times of 12. A flock makes several of these children wait for each other. Exit 0:
 the database has our schema. 75: newer database (`schema_mismatch`), disk full or read-only folder
-(`storage_full`), lock not given (`storage_busy`). 70: damaged file. On failure the last line of stdout is
-`{"code", "params"}` for the parent, and stderr has a sentence for a person.
+(`storage_full`), lock not given (`storage_busy`). 70: damaged file. 78: on a network file system. On failure
+the last line of stdout is `{"code", "params"}` for the parent, and stderr has a sentence for a person.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from pipeline.child import adopt
@@ -27,6 +27,7 @@ from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.store.backup import copy_database
 from pipeline.store.db import RETRY_AFTER_FULL_S, storage_error
+from pipeline.store.place import refuse_network
 from pipeline.store.schema import SCHEMA_VERSION
 
 LOCK_WAIT_S = 120.0
@@ -48,12 +49,17 @@ def os_storage_error(error: OSError) -> CosydError:
 def migrate(paths: StatePaths, *, now: float, lock_wait_s: float = LOCK_WAIT_S) -> bool:
     """Bring the database of `paths` to our schema; True when something was done.
 
-    Raises CosydError: `schema_mismatch` (newer, left untouched), `storage_full`, `storage_busy`,
-    `internal(reason=database_corrupt)`.
+    Raises CosydError: `schema_mismatch` (newer, left untouched), `config_error(reason=network_filesystem)`,
+    `storage_full`, `storage_busy`, `internal(reason=database_corrupt)`.
     """
     try:
+        refuse_network(paths.root)
         paths.ensure()
-        with _lock(paths.root / "migrate.lock", lock_wait_s):
+        with migration_lock(paths, lock_wait_s):
+            if paths.restore_journal.exists():  # a restore was killed while it changed places
+                from pipeline.backup import moves
+
+                moves.finish(paths)
             return _migrate(paths, now)
     except OSError as error:
         raise os_storage_error(error) from error
@@ -68,6 +74,9 @@ def _migrate(paths: StatePaths, now: float) -> bool:
         found = int(conn.execute("PRAGMA user_version").fetchone()[0])
         _refuse_newer(found)
         if found == SCHEMA_VERSION:
+            # A backup that was put here is one file; in that mode a reader would hold up the writers.
+            if conn.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                conn.execute("PRAGMA journal_mode=WAL")
             return False
         if found > 0:
             stamp = utc_text(now)[:19].replace("-", "").replace(":", "").replace("T", "-")
@@ -103,8 +112,14 @@ def _refuse_newer(found: int) -> None:
         raise CosydError("schema_mismatch", found=found, expected=SCHEMA_VERSION)
 
 
+def migration_lock(paths: StatePaths, wait_s: float = LOCK_WAIT_S) -> AbstractContextManager[None]:
+    """Held by whoever changes which database there is. Raises CosydError(storage_busy)."""
+    return locked(paths.root / "migrate.lock", wait_s)
+
+
 @contextmanager
-def _lock(path: Path, wait_s: float) -> Iterator[None]:
+def locked(path: Path, wait_s: float) -> Iterator[None]:
+    """A flock on a file that is made for it. Raises CosydError(storage_busy) when it is not given in time."""
     deadline = time.monotonic() + wait_s
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -4,14 +4,16 @@ A person is who a consent names (`agreed`): all voices with that name go togethe
 names nobody, so only the one voice is meant. Clip and features always go, recordings (row, search text,
 sound, the texts of waiting jobs) when asked for, also of a voice that was deleted before. Copies that this
 cannot reach are counted, not hidden: nightly backups keep the old rows, never the sound, until they are
-replaced.
+replaced. What a restore kept for the way back has clips too, so it goes where it has one of these.
 """
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import time
 import unicodedata
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,7 +71,7 @@ def belongings(conn: sqlite3.Connection, paths: StatePaths, voice_id: str) -> Fo
         recordings=len(recordings),
         audio_bytes=sum(_size(paths, row["audio_path"]) for row in recordings),
         jobs=len(_jobs(conn, ids)),
-        backups=len(list(paths.backups.glob("*"))) if paths.backups.is_dir() else 0,
+        backups=_copies(paths),
     )
 
 
@@ -95,6 +97,8 @@ def forget_person(
         ids = [other for other, _ in before.voices]
         for other in ids:
             remove_voice(conn, paths, other, now)
+        _drop_kept_clips(paths, ids)
+        before = replace(before, backups=_copies(paths))
         for job in _jobs(conn, ids):
             queue.request_cancel(conn, job, now)
         left = [other for other in ids if voice_folder(paths, other).exists()]
@@ -113,6 +117,29 @@ def forget_person(
         return replace(before, recordings=went, audio_bytes=size, left=len(_jobs(conn, ids)))
     finally:
         conn.execute(f"PRAGMA secure_delete = {usual}")
+
+
+def _copies(paths: StatePaths) -> int:
+    """Backups, and what a restore keeps for a while."""
+    places = ((paths.backups, "*"), (paths.root, "before-restore-*"), (paths.root, "restored-*"))
+    return sum(len(list(folder.glob(pattern))) for folder, pattern in places if folder.is_dir())
+
+
+def _drop_kept_clips(paths: StatePaths, ids: Sequence[str]) -> None:
+    """What a restore left for the way back (`pipeline.backup.restore`), where it holds a clip of these voices
+    or cannot be looked at."""
+    folders = tuple(f"voices/{other}/" for other in ids)
+    for file in paths.backups.glob("before-restore-*.zip"):
+        try:
+            with zipfile.ZipFile(file) as kept:
+                holds = any(name.startswith(folders) for name in kept.namelist())
+        except (zipfile.BadZipFile, OSError):
+            holds = True
+        if holds:
+            file.unlink(missing_ok=True)
+    for folder in (*paths.root.glob("before-restore-*"), *paths.root.glob("restored-*")):
+        if any((folder / "voices" / other).exists() for other in ids):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _same(consent: dict[str, str]) -> str:

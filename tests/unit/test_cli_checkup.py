@@ -14,6 +14,7 @@ from daemon.cli import checkup
 from daemon.cli.checkup import GIB, MIB, Check, worst
 from daemon.cli.main import main
 from pipeline.messages import catalogue
+from pipeline.store.place import Mount
 from tests.unit.hardwarekit import Machine, look
 from tests.unit.storekit import new_state
 
@@ -40,11 +41,17 @@ DAY = 86400.0
         (checkup.check_port(7860, free=True, ours=False, holder=""), "ok", "port_free"),
         (checkup.check_port(7860, free=False, ours=True, holder=""), "ok", "port_ours"),
         (checkup.check_port(7860, free=False, ours=False, holder="nginx (7)"), "fail", "port_taken"),
+        (checkup.check_wyoming(10200, free=True, holder=""), "ok", "port_free"),
+        (checkup.check_wyoming(10200, free=False, holder="x (7)"), "warn", "wyoming_taken"),
+        (checkup.check_update("0.2.0-1a2b3c4d"), "warn", "update_left"),
         (checkup.check_database("ok"), "ok", "database_ok"),
         (checkup.check_database("absent"), "ok", "database_absent"),
         (checkup.check_database("damaged", "x"), "fail", "database_damaged"),
         (checkup.check_database("other_version", "9"), "fail", "database_other_version"),
         (checkup.check_database("unreadable", "x"), "fail", "database_unreadable"),
+        (checkup.check_place("/s", None), "ok", "place_unknown"),
+        (checkup.check_place("/s", Mount("/", "ext4", "/dev/vda")), "ok", "place_local"),
+        (checkup.check_place("/s", Mount("/s", "nfs4", "nas:/s")), "fail", "place_network"),
         (checkup.check_service(None, False), "warn", "service_absent"),
         (checkup.check_service({"pid": 7}, True), "ok", "service_running"),
         (checkup.check_service({"pid": 7}, False), "fail", "service_unable"),

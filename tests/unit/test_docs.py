@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 READMES = ("README.md", "README.zh-CN.md")
 PAGES = sorted(
     page
-    for folder in (ROOT, ROOT / "docs", ROOT / "systemd", ROOT / "ansible")
+    for folder in (ROOT, ROOT / "docs", ROOT / "docs/container", ROOT / "systemd", ROOT / "ansible")
     for page in folder.glob("*.md")
 )
 FAMILIES = {
@@ -104,6 +104,29 @@ def test_python_examples_are_python(name: str) -> None:
     assert blocks
     for block in blocks:
         ast.parse(block)
+
+
+GUIDES = ("docs/backup-and-update.md", "docs/container/README.md", "docs/security.md")
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_the_command_lines_of_a_guide_name_commands_and_options_that_exist(name: str) -> None:
+    text = read(name)
+    lines = [*code_lines(text), *re.findall(r"`((?:sudo )?cosyd [^`]+)`", text)]
+    found = [re.search(r"(?:^|[ /])cosyd (?!cosyd )([a-z].*)$", line) for line in lines]
+    commands = [words[1].split() for words in found if words is not None]
+    assert len(commands) > 5
+    for words in commands:
+        command: click.Command = main
+        rest = list(words)
+        while isinstance(command, click.Group):
+            known = command.get_command(click.Context(command), rest[0]) if rest else None
+            if known is None:
+                break
+            command, rest = known, rest[1:]
+        assert command is not main, words
+        options = {option for param in command.params for option in param.opts}
+        assert {word for word in rest if word.startswith("--")} <= options, words
 
 
 def test_paths_named_in_the_provisioning_guide_and_the_installer_exist() -> None:

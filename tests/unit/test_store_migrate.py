@@ -253,3 +253,11 @@ def test_a_migration_that_hangs_elsewhere_is_busy_not_a_wait_for_ever(tmp_path: 
 def test_a_child_that_died_without_a_word_is_internal(stdout: str) -> None:
     error = failure_from_output(stdout, -9)
     assert (error.code, error.params["reason"]) == ("internal", "migrate_died")
+
+
+def test_a_backup_that_was_copied_into_place_by_hand_gets_its_log_back(paths: StatePaths) -> None:
+    with closing(sqlite3.connect(paths.database)) as conn:
+        conn.execute("PRAGMA journal_mode=DELETE")
+    assert migrate(paths, now=NOW) is False
+    with closing(connect(paths.database)) as conn:
+        assert conn.execute("PRAGMA journal_mode").fetchone()[0] == "wal"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,20 @@ def test_what_was_said_is_overwritten_in_the_database_file(paths: StatePaths, co
     with pytest.raises(CosydError) as refused:
         belongings(conn, paths, "v-nobody")
     assert refused.value.code == "not_found"
+
+
+def test_what_a_restore_kept_of_the_voice_goes_and_what_it_kept_of_others_stays(
+    conn: Any, paths: StatePaths
+) -> None:
+    anna, ben = new_voice(conn, paths, "Anna", "Anna"), new_voice(conn, paths, "Ben", "Ben")
+    paths.backups.mkdir(exist_ok=True)
+    for name, voice in (("a", anna), ("b", ben)):
+        with zipfile.ZipFile(paths.backups / f"before-restore-{name}.zip", "w") as kept:
+            kept.writestr(f"voices/{voice.id}/reference.flac", b"fLaC")
+        (paths.root / f"restored-{name}/voices" / voice.id).mkdir(parents=True)
+    (paths.backups / "before-restore-broken.zip").write_bytes(b"cannot be looked at")
+    assert belongings(conn, paths, anna.id).backups == 5
+    gone = forget_person(conn, paths, anna.id, NOW, recordings=False)
+    assert gone.backups == 2
+    assert [path.name for path in paths.backups.iterdir()] == ["before-restore-b.zip"]
+    assert [path.name for path in paths.root.glob("restored-*")] == ["restored-b"]
