@@ -444,9 +444,11 @@ installed_packages() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' | sed 
 packages_begin() { # the list of before lies on disk first: roles/cosyd/tasks/packages.yml does the same
     mkdir -p "$APPLIANCE"
     [[ -e $APPLIANCE/packages.before ]] || installed_packages >"$APPLIANCE/packages.before"
+    trap packages_end EXIT
 }
 
 packages_end() { # what came is written down, so that an uninstall takes exactly that away
+    trap - EXIT
     installed_packages | LC_ALL=C comm -13 <(LC_ALL=C sort "$APPLIANCE/packages.before") - >>"$APPLIANCE/packages"
     rm -f "$APPLIANCE/packages.before"
 }
@@ -674,7 +676,7 @@ play() { # PLAYBOOK KEY=VALUE...: on this machine. Values are text, or yes and n
     "$PROVISION/venv/bin/python" -c '
 import json, sys
 language, *pairs = sys.argv[1:]
-values = {f"{role}_language": language for role in ("hardware_profile", "nvidia_driver", "cuda", "cosyd", "swap")}
+values = {f"{role}_language": language for role in ("hardware_profile", "nvidia_driver", "cuda", "cosyd", "model", "swap")}
 for key, value in (pair.split("=", 1) for pair in pairs):
     values[key] = {"yes": True, "no": False}.get(value, int(value) if value.isdecimal() else value)
 print(json.dumps(values))' "$language" "$@" >"$PROVISION/variables.json"
@@ -684,7 +686,7 @@ localhost ansible_connection=local ansible_become=false
 END
     # A server's locale may be plain C, and Ansible wants UTF-8. The language of its messages comes with the variables.
     env LC_ALL=C.UTF-8 PATH="$PROVISION/venv/bin:$PATH" ANSIBLE_CONFIG="$PWD/ansible/ansible.cfg" \
-        ANSIBLE_HOME="$PROVISION/ansible" ANSIBLE_LOG_PATH="$PROVISION/last.log" \
+        ANSIBLE_HOME="$PROVISION/ansible" ANSIBLE_REMOTE_TEMP="$PROVISION/ansible/tmp" ANSIBLE_LOG_PATH="$PROVISION/last.log" \
         "$PROVISION/venv/bin/ansible-playbook" -i "$PROVISION/inventory.ini" \
         --extra-vars "@$PROVISION/variables.json" "ansible/$playbook" </dev/null
 }

@@ -6,14 +6,16 @@ Needs root, the package registries, and minutes: the tests of a class go on from
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,9 @@ from tests.speech import transcribe_file, word_error_rate
 from tests.system.appliance import CLONE, INSTALL_S, Server, server, server_root
 from tests.system.booted import free_port
 from tests.system.roots import CHECKOUT, registry_environment, wait_for
-from tests.unit.rolekit import tool
+from tests.system.standins import lay
+from tests.unit.hardwarekit import Machine
+from tests.unit.rolekit import Simulated, tool, wheel
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -236,49 +240,61 @@ class TestHere:
         nothing_left(there, type(self).before, kept=False)
 
 
+@contextmanager
+def over_ssh(folder: Path, suite: str) -> Iterator[tuple[Server, Path]]:
+    """A server that ada reaches by SSH and where she may become root; and an inventory that has it."""
+    key = folder / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    with server_root(folder, suite) as root:
+        authorized = root / "home/ada/.ssh/authorized_keys"
+        authorized.parent.mkdir(mode=0o700)
+        authorized.write_text((folder / "key.pub").read_text("utf-8"), encoding="utf-8")
+        subprocess.run(["chown", "-R", "1000:1000", str(root / "home/ada")], check=True)
+        (root / "etc/sudoers.d/ada").write_text("ada ALL=(ALL) NOPASSWD: ALL\n", encoding="utf-8")
+        with server(root, folder, free_port()) as there:
+            ssh = free_port()
+            there.shell("mkdir -p /run/sshd && ssh-keygen -A")
+            there.machine.run("/usr/sbin/sshd", "-p", str(ssh), "-o", "UsePAM=no", check=True)
+            inventory = folder / "inventory.yml"
+            closet = {
+                "ansible_host": "127.0.0.1",
+                "ansible_port": ssh,
+                "ansible_user": "ada",
+                "ansible_ssh_private_key_file": str(key),
+                "ansible_ssh_common_args": "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null",
+                "cosyd_port": there.port,
+                "cosyd_api_keys": ["Open WebUI"],
+                "cosyd_environment": {**registry_environment(), "PIP_CACHE_DIR": "/var/cache/pip"},
+            }
+            inventory.write_text(json.dumps({"cosyd": {"hosts": {"closet": closet}}}), encoding="utf-8")
+            yield there, inventory
+
+
+def ansible(inventory: Path, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`ansible-playbook` on this machine. JSON is YAML, so the inventory may be that."""
+    return subprocess.run(
+        [tool("ansible-playbook"), "-i", str(inventory), playbook, *arguments],
+        cwd=CHECKOUT / "ansible",
+        env={
+            **os.environ, "LC_ALL": "C.UTF-8", "XDG_CACHE_HOME": str(inventory.parent),
+            "ANSIBLE_HOME": str(inventory.parent / "ansible"), "ANSIBLE_CONFIG": "ansible.cfg",
+        },
+        capture_output=True, text=True, timeout=INSTALL_S,
+    )  # fmt: skip
+
+
 class TestOverSsh:
     """Debian 13, from this machine, as a user who becomes root."""
 
     @pytest.fixture(scope="class")
     def there(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-        folder = tmp_path_factory.mktemp("ssh")
-        key = folder / "key"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
-        with server_root(folder, "trixie") as root:
-            authorized = root / "home/ada/.ssh/authorized_keys"
-            authorized.parent.mkdir(mode=0o700)
-            authorized.write_text((folder / "key.pub").read_text("utf-8"), encoding="utf-8")
-            subprocess.run(["chown", "-R", "1000:1000", str(root / "home/ada")], check=True)
-            (root / "etc/sudoers.d/ada").write_text("ada ALL=(ALL) NOPASSWD: ALL\n", encoding="utf-8")
-            with server(root, folder, free_port()) as there:
-                ssh = free_port()
-                there.shell("mkdir -p /run/sshd && ssh-keygen -A")
-                there.machine.run("/usr/sbin/sshd", "-p", str(ssh), "-o", "UsePAM=no", check=True)
-                environment = {**registry_environment(), "PIP_CACHE_DIR": "/var/cache/pip"}
-                lines = [f"    {key}: {value!r}" for key, value in environment.items()]
-                (folder / "inventory.yml").write_text(
-                    "cosyd:\n  hosts:\n    closet:\n      ansible_host: 127.0.0.1\n"
-                    f"      ansible_port: {ssh}\n      ansible_user: ada\n"
-                    f"      ansible_ssh_private_key_file: {key}\n"
-                    "      ansible_ssh_common_args: >-\n"
-                    "        -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null\n"
-                    f"      cosyd_port: {there.port}\n      hardware_profile_gpu: none\n"
-                    "      cosyd_api_keys: [Open WebUI]\n      cosyd_environment:\n"
-                    + "\n".join(f"    {line}" for line in lines) + "\n",
-                    encoding="utf-8",
-                )  # fmt: skip
-                type(self).folder = folder
-                yield there
+        with over_ssh(tmp_path_factory.mktemp("ssh"), "trixie") as (there, inventory):
+            type(self).inventory = inventory
+            yield there
 
-    def play(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`ansible-playbook ARGUMENTS` here."""
-        return subprocess.run(
-            [tool("ansible-playbook"), "-i", str(type(self).folder / "inventory.yml"), *arguments],
-            cwd=CHECKOUT / "ansible",
-            env={**os.environ, "LC_ALL": "C.UTF-8", "XDG_CACHE_HOME": str(type(self).folder),
-                 "ANSIBLE_HOME": str(type(self).folder / "ansible"), "ANSIBLE_CONFIG": "ansible.cfg"},
-            capture_output=True, text=True, timeout=INSTALL_S,
-        )  # fmt: skip
+    def play(self, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`ansible-playbook PLAYBOOK ARGUMENTS` here."""
+        return ansible(type(self).inventory, playbook, "-e", "hardware_profile_gpu=none", *arguments)
 
     def test_h13_a_check_on_a_bare_server_ends_well_and_changes_nothing(self, there: Server) -> None:
         type(self).before = there.packages()
@@ -360,3 +376,88 @@ class TestConfined:
             speaks(there)
             again = there.install()
             assert recap(again.stdout)["changed"] == 0, again.stdout
+
+
+DRIVER_PLAY = """
+- name: The driver alone
+  hosts: cosyd
+  become: true
+  gather_facts: false
+  roles: [hardware_profile, nvidia_driver]
+"""
+
+
+class TestDriver:
+    """Debian 12 with an RTX 3060 and packages that stand in for NVIDIA's: what is installed, in which order,
+    and what is not done twice. No module is loaded; the real packages were not run."""
+
+    @pytest.fixture(scope="class")
+    def there(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+        folder = tmp_path_factory.mktemp("driver")
+        with over_ssh(folder, "bookworm") as (there, inventory):
+            lay(there.machine.path)
+            (folder / "fake").mkdir()
+            simulated = Simulated(Machine(folder / "fake", "rtx3060", nouveau=True))
+            simulated.commands(folder / "commands")
+            for command in (folder / "commands").iterdir():
+                shutil.copy(command, there.machine.path / "usr/local/bin" / command.name)
+            shutil.copytree(folder / "fake", there.machine.path / "srv/fake", symlinks=True)
+            (folder / "play.yml").write_text(DRIVER_PLAY, encoding="utf-8")
+            kernel = os.uname().release
+            (there.machine.path / "boot").mkdir(exist_ok=True)
+            (there.machine.path / f"boot/initrd.img-{kernel}").write_text("old\n", encoding="utf-8")
+            type(self).inventory, type(self).folder = inventory, folder
+            yield there
+
+    def play(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The roles, told that a driver may be installed."""
+        variables = {
+            "hardware_profile_wheel": str(wheel(type(self).folder)),
+            "hardware_profile_root": "/srv/fake",
+            "nvidia_driver_policy": "install",
+            "nvidia_driver_kernel": os.uname().release,
+        }
+        pairs = [word for key, value in variables.items() for word in ("-e", f"{key}={value}")]
+        play = str(type(self).folder / "play.yml")
+        return ansible(type(self).inventory, play, *pairs, *arguments)
+
+    def test_h03_a_module_that_was_not_built_for_the_running_kernel_is_named(self, there: Server) -> None:
+        (there.machine.path / "srv/no-headers").touch()
+        done = self.play("-e", "nvidia_driver_kernel=6.1.0-99-gone")
+        assert done.returncode != 0
+        assert "was not built for the running kernel 6.1.0-99-gone" in done.stdout, done.stdout[-3000:]
+        assert "linux-headers-amd64" in done.stdout
+        (there.machine.path / "srv/no-headers").unlink()
+
+    def test_h01_nouveau_is_shut_out_of_the_initramfs_too_and_a_restart_is_asked_for(
+        self, there: Server
+    ) -> None:
+        done = self.play()
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+        assert "Restart the machine" in done.stdout
+        image = there.machine.path / f"boot/initrd.img-{os.uname().release}"
+        assert "cosyd-nouveau.conf" in image.read_text("utf-8")
+        assert "nvidia-kernel-dkms" in there.packages() and "nvidia-open-kernel-dkms" not in there.packages()
+        held = there.machine.run("apt-mark", "showhold").stdout.split()
+        assert "nvidia-kernel-dkms" in held and "linux-headers-amd64" not in held
+        assert (there.machine.path / "opt/cosyd/restart-needed").exists()
+
+    def test_h11_until_then_a_second_run_does_nothing_again(self, there: Server) -> None:
+        built = (there.machine.path / "srv/initramfs.log").read_text("utf-8")
+        done = self.play()
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+        assert recap(done.stdout)["changed"] == 0, done.stdout
+        assert (there.machine.path / "srv/initramfs.log").read_text("utf-8") == built
+        assert "Restart the machine" in done.stdout
+
+    def test_h01_a_blacklist_without_its_initramfs_is_made_good(self, there: Server) -> None:
+        image = there.machine.path / f"boot/initrd.img-{os.uname().release}"
+        image.write_text("old\n", encoding="utf-8")
+        assert self.play().returncode == 0
+        assert "cosyd-nouveau.conf" in image.read_text("utf-8")
+
+    def test_the_removal_leaves_the_driver_and_lets_it_be_updated(self, there: Server) -> None:
+        done = ansible(type(self).inventory, "uninstall.yml")
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+        assert "nvidia-kernel-dkms" in there.packages()
+        assert there.machine.run("apt-mark", "showhold").stdout == ""
