@@ -717,6 +717,7 @@ cmd_install() {
         [[ -d $MODEL_DIR ]] || die $E_USAGE no_folder "$MODEL_DIR"
         MODEL_DIR=$(realpath -- "$MODEL_DIR")
     fi
+    umask 022 # the service is another user, and has to read what comes
     environment_for_tools
     python=$(find_python)
     look "$python" || status=$?

@@ -50,9 +50,9 @@ def lan_address() -> str:
 
 def speaks(there: Server) -> None:
     """What was said can be understood."""
-    done = there.shell(f"cosyd say {shlex.quote(SENTENCE)} >/tmp/said.wav")
+    done = there.shell(f"cosyd say {shlex.quote(SENTENCE)} >/root/said.wav")
     assert done.returncode == 0, done.stderr
-    sound = (there.machine.path / "tmp/said.wav").read_bytes()
+    sound = (there.machine.path / "root/said.wav").read_bytes()
     assert word_error_rate(SENTENCE, transcribe_file(sound)) <= 0.1
 
 
@@ -137,8 +137,8 @@ class TestHere:
             "pip": "ls -d /opt/cosyd/venvs/*/lib/python3*/site-packages/gradio >/dev/null 2>&1",
         }
         for name, happening in moments.items():
-            log = there.machine.path / f"tmp/{name}.log"
-            words = f"./install.sh install --unattended --no-gpu --port {there.port} >/tmp/{name}.log 2>&1"
+            log = there.machine.path / f"root/{name}.log"
+            words = f"./install.sh install --unattended --no-gpu --port {there.port} >/root/{name}.log 2>&1"
             there.shell(f"setsid bash -c {shlex.quote(words)} </dev/null >/dev/null 2>&1 & echo $! >/tmp/pid")
 
             def reached(happening: str = happening) -> bool:
