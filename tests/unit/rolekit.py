@@ -24,7 +24,7 @@ from tests.unit.hardwarekit import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSIBLE = ROOT / "ansible"
-PLACES = (os.environ.get("COSYD_PROVISION_VENV", ""), str(ROOT / ".venv-provision"))
+PLACES = (os.environ.get("PROVISION_VENV", ""), str(ROOT / ".venv-provision"))
 ASKED = (
     ("lspci", "-nn", "-vmm", "-k"),
     ("systemd-detect-virt",),

@@ -31,7 +31,7 @@ MATRIX: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "two-580": ({"card": "two", "driver": 580}, {}, "gpu-12g", "cu13"),
     "none": ({"card": "none"}, INSTALL, "cpu", "cpu"),
     "amd": ({"card": "amd"}, INSTALL, "cpu", "cpu"),
-    "mismatch": ({"card": "rtx3060", "driver": 550, "library": 580}, REPLACE, "gpu-12g", "cu13"),
+    "mismatch": ({"card": "rtx3060", "driver": 550, "library": 580}, REPLACE, "cpu", "cu13"),
     "told-none": ({"card": "rtx3060", "driver": 580}, {"hardware_profile_gpu": "none"}, "cpu", "cpu"),
     "told-4g": ({"card": "rtx3060", "driver": 580}, {"hardware_profile_choice": "gpu-4g"}, "gpu-4g", "cu13"),
     # A driver is wanted, and here is what for.
