@@ -85,6 +85,12 @@ class Server:
         line = f"cd {CLONE} && {command}"
         return self.machine.run("env", *pairs, "bash", "-c", line, timeout_s=timeout_s, stdin=stdin)
 
+    def forbid_mounts(self) -> None:
+        """From now on nobody in it gets mounts of his own, as in many containers. Wants
+        `--private-users=identity`: the limit is that of its own user namespace."""
+        limit = "echo 0 >/proc/sys/user/max_mnt_namespaces"
+        subprocess.run(["nsenter", "-t", str(self.machine.leader), "-U", "sh", "-c", limit], check=True)
+
     def packages(self) -> set[str]:
         """Debian packages that are installed."""
         listed = self.machine.run("dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package}\\n", check=True)

@@ -173,6 +173,7 @@ class TestHere:
         done = there.install()
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         assert recap(done.stdout)["changed"] == 0, done.stdout
+        assert "nothing had to be changed" in done.stdout
         assert there.machine.show("MainPID")["MainPID"] == pid
 
     def test_what_belongs_to_whom(self, there: Server) -> None:
@@ -350,29 +351,25 @@ class TestOverSsh:
 
 
 class TestConfined:
-    """A container whose services may not mount."""
+    """A container whose services may not have mounts of their own."""
 
     def test_exactly_what_fails_is_left_out_and_it_speaks(self, tmp_path: Path) -> None:
         with (
             server_root(tmp_path) as root,
-            server(
-                root, tmp_path, free_port(), "--system-call-filter=~mount move_mount open_tree mount_setattr"
-            ) as there,
+            server(root, tmp_path, free_port(), "--private-users=identity") as there,
         ):
+            there.forbid_mounts()
             done = there.install()
             assert done.returncode == 0, done.stdout[-6000:] + done.stderr
             text = (root / "etc/systemd/system/cosyd.service.d/container.conf").read_text("utf-8")
             print(text)
             left_out = set(re.findall(r"^(\w+)=", text, flags=re.MULTILINE))
-            assert {"ProtectSystem", "ProtectHome", "PrivateTmp"} <= left_out
+            assert {"ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateMounts"} <= left_out
             # What needs no mount stays.
-            assert not left_out & {
-                "NoNewPrivileges",
-                "CapabilityBoundingSet",
-                "SystemCallFilter",
-                "RestrictSUIDSGID",
-            }
+            kept = {"NoNewPrivileges", "CapabilityBoundingSet", "SystemCallFilter", "RestrictSUIDSGID"}
+            assert not left_out & (kept | {"RestrictNamespaces", "LockPersonality"})
             there.wait_for_page()
+            behind_its_login(there)
             speaks(there)
             again = there.install()
             assert recap(again.stdout)["changed"] == 0, again.stdout
