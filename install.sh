@@ -684,7 +684,7 @@ for key, value in (pair.split("=", 1) for pair in pairs):
 print(json.dumps(values))' "$language" "$@" >"$PROVISION/variables.json"
     cat >"$PROVISION/inventory.ini" <<END
 [cosyd]
-localhost ansible_connection=local ansible_become=false
+localhost ansible_connection=local ansible_become=false ansible_python_interpreter=$PROVISION/venv/bin/python
 END
     : >"$PROVISION/last.log" # Ansible adds to it
     # A server's locale may be plain C, and Ansible wants UTF-8. The language of its messages comes with the variables.
