@@ -207,6 +207,11 @@ class TestHere:
         assert (there.machine.path / old.lstrip("/") / ".cosyd-complete").exists()
         there.wait_for_page()
         assert "0.1.1" in there.shell("cosyd --version").stdout
+        assert there.shell("sed -i 's/^version = .*/version = \"0.1.0\"/' pyproject.toml").returncode == 0
+        back = there.install()
+        assert back.returncode == 24 and "0.1.1 is in use, which is newer" in back.stdout
+        assert os.readlink(there.machine.path / "opt/cosyd/venv") == new
+        assert there.shell("sed -i 's/^version = .*/version = \"0.1.1\"/' pyproject.toml").returncode == 0
 
     def test_h07_a_held_package_lock_is_waited_for(self, there: Server) -> None:
         there.shell("apt-get -q -y purge pkg-config pkgconf", timeout_s=300)
