@@ -434,8 +434,9 @@ apt_install() { # PACKAGE...: tries; a failure is told and is not the end
     is_root || sudo=(sudo)
     log=$(mktemp)
     say apt_run "$*"
-    if ! { apt_update "${sudo[@]}" >"$log" && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
-        -o DPkg::Lock::Timeout="$APT_WAIT_S" --no-install-recommends "$@"; } </dev/null >>"$log" 2>&1; then
+    if ! apt_update "${sudo[@]}" </dev/null >"$log" || # it says on stderr that it waits
+        ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -o DPkg::Lock::Timeout="$APT_WAIT_S" \
+            --no-install-recommends "$@" </dev/null >>"$log" 2>&1; then
         warn apt_failed "$(tail -n 2 "$log")"
     fi
     rm -f "$log"

@@ -44,7 +44,7 @@ esac
 FAKE_DF = "#!/bin/bash\necho 'Filesystem 1M-blocks Used Available Use% Mounted'\necho 'x 9 9 {free} 9% /'\n"
 TOOLS = (
     "bash env cat tail head grep awk find cut tr df id realpath dirname rm mkdir cp mktemp sha256sum flock "
-    "getent chmod kill touch true"
+    "getent chmod kill touch true sleep"
 ).split()
 
 
@@ -298,6 +298,21 @@ def test_apt_that_fails_is_told_and_is_not_the_end(checkout: Checkout) -> None:
     assert result.returncode == 0
     assert "E: no such package" in result.stderr
     assert "English only" in result.stdout
+
+
+def test_h07_a_held_package_lock_is_waited_for_and_told(checkout: Checkout) -> None:
+    once = checkout.bin / "held"
+    checkout.tool(
+        "apt-get",
+        f"#!/bin/bash\nif [[ $1 == update && ! -e {once} ]]; then touch {once}\n"
+        "echo 'E: Could not get lock /var/lib/apt/lists/lock.' >&2; exit 100; fi\n"
+        f'echo "apt-get $*" >>{checkout.log}\n',
+    )
+    result = checkout.run("try", "--no-start", "--yes")
+    assert result.returncode == 0
+    assert "Another program is installing packages" in result.stderr
+    assert "could not install" not in result.stderr
+    assert "DPkg::Lock::Timeout=900" in checkout.log.read_text(encoding="utf-8")
 
 
 # ---- honest errors -------------------------------------------------------------------------------
