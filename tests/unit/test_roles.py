@@ -102,3 +102,18 @@ def test_the_playbooks_are_well_formed() -> None:
 def test_yamllint_finds_nothing() -> None:
     done = run("yamllint", "-s", ".")
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("page", ["provisioning", "hardware", "proxmox", "troubleshooting"])
+def test_what_the_guides_name_exists(page: str) -> None:
+    text = (ANSIBLE.parent / "docs" / f"{page}.md").read_text("utf-8")
+    options = {name for role in ROLES for name in read(role, "defaults/main.yml")}
+    named = set(re.findall(rf"\b(?:{'|'.join(ROLES)})_[a-z_]+\b", text)) - {"cosyd_root"}
+    assert named <= options, named - options
+    usage = subprocess.run(
+        ["bash", str(ANSIBLE.parent / "install.sh"), "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    for line in re.findall(r"\./install\.sh[^`\n#]*", text):
+        assert all(option in usage for option in re.findall(r"--[a-z][a-z-]+", line)), line
+    for path in re.findall(r"`(tests/[\w/.*]+)`", text):
+        assert list(ANSIBLE.parent.glob(path)), path
