@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets cosyd up. `try` needs no root and touches nothing outside this folder (but for apt, when it may).
+# Sets cosyd up. `try` needs no root and touches nothing outside this folder (but for apt, when it may). `install` looks
+# at the machine, says what it will do, and lets the playbook in ansible/ do it.
 #
 # Order below: texts, small helpers, checks (each ends with its own exit code), steps, commands.
 # Running it again is always safe: finished work is recognised by a stamp, half-finished work is started afresh.
@@ -14,6 +15,11 @@ readonly APT_BUILD=(gcc pkg-config python3-dev libsystemd-dev)
 # One exit code a cause. 2, 70, 75 and 78 are those of `cosyd` itself, which `try` becomes.
 readonly E_USAGE=2 E_PYTHON=10 E_VENV=11 E_NETWORK=12 E_DISK=13 E_PORT=14 E_CHECKOUT=15
 readonly E_RUNNING=16 E_BUSY=17 E_DECLINED=18 E_PIP=19 E_READONLY=20
+readonly E_ROOT=21 E_SYSTEMD=22 E_PLAYBOOK=24 E_RESTART=25 # 23, 13 and 14 are also those of daemon.preflight
+
+readonly APPLIANCE=/opt/cosyd           # programs; also what the installer itself needs and remembers
+readonly PROVISION=$APPLIANCE/provision # Ansible, in a virtual environment of its own
+readonly APT_WAIT_S=900                 # for another program that installs packages
 
 # ---- Texts: same keys and same %s in both (tests/unit/test_install_sh.py holds that) -------------------------------
 
@@ -23,8 +29,8 @@ declare -A EN=(
 
   ./install.sh try        sets up .venv here without root and starts cosyd on http://127.0.0.1:7860
   ./install.sh test       sets up .venv with the test tools and runs the whole test suite
-  ./install.sh install    (root) the appliance under systemd
-  ./install.sh uninstall  removes .venv; keeps your voices and recordings
+  ./install.sh install    (root) the appliance: a service under systemd, for your home network
+  ./install.sh uninstall  removes what install and try made; keeps your voices and recordings
 
 Options of try:
   --port N      another port than 7860
@@ -35,11 +41,22 @@ Options of try and test:
   --yes         also install missing Debian packages (through sudo when not root)
   --no-torch    (test) without PyTorch: 5.5 GB less, but CosyVoice is not tested
   -- ARGS       (test) arguments for pytest, e.g.  ./install.sh test -- -k queue
+Options of install (it says first what it will do, and asks):
+  --dry-run         only say it; changes nothing, needs no root
+  --unattended      do not ask
+  --cosyvoice       also PyTorch and the model (4.4 GB), for voice cloning
+  --model-dir DIR   take the model from this folder (implies --cosyvoice)
+  --mirror cn       take the model from ModelScope
+  --profile NAME    cpu, gpu-4g, gpu-6g or gpu-12g instead of what suits the machine
+  --no-gpu          use no graphics card
+  --driver POLICY   keep (default: never touch it), install (where there is none), replace
+  --port N          another port than 7860
 Options of uninstall:
   --purge       also delete voices and recordings, after you typed a word to confirm it
   --state DIR   the folder to delete with --purge
 
 COSYD_PYTHON=/path/to/python3.12 picks the Python.
+Proxies (HTTPS_PROXY), PIP_INDEX_URL, PIP_NO_INDEX and PIP_FIND_LINKS are honoured; with sudo: sudo -E ./install.sh install
 Example:  ./install.sh try --port 8080'
 [menu]='What shall it be?
 
@@ -78,8 +95,8 @@ Stop that program, or choose another port:  ./install.sh try --port %s'
 What pip said:  %s
 Check the network (DNS, proxy: HTTPS_PROXY), then run this again: what was fetched is kept.
 Without a network: on a machine with the same Debian and Python run
-  python3 -m pip download -d wheels . "setuptools>=77" wheel
-copy the folder wheels here, and run  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels ./install.sh try'
+  python3 -m pip wheel -w wheels %s "setuptools>=77" wheel
+copy the folder wheels here, and run  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels ./install.sh %s'
 [no_space_pip]='The disk filled up while packages were installed.'
 [pip_failed]='Installing the Python packages failed. The end of %s:'
 [installing]='Installing Python packages into .venv (%s; a few minutes at the first time) ...'
@@ -102,8 +119,35 @@ skipped), all else is.'
 [apt_failed]='apt-get could not install them; going on without. What it said: %s'
 [starting]='Starting. Stop it with Ctrl+C.'
 [not_started]='Start it with:  ./install.sh try'
-[install_later]='The appliance under systemd cannot be installed yet: that part is being built. See the provisioning guide,
-docs/provisioning.md. Until then:  ./install.sh try   or   .venv/bin/cosyd run'
+[root]='This needs root:  sudo -E ./install.sh %s'
+[no_systemd]='systemd does not run here, and cosyd is a service of systemd. In a container without it:  ./install.sh try'
+[nothing_changed]='Nothing was changed.'
+[go_on]='Go on? [y/N] '
+[yes]='^[yY]'
+[not_asked]='Nobody is there to be asked. To go on without:  --unattended'
+[declined]='Nothing was changed.'
+[bad_profile]='--profile wants cpu, gpu-4g, gpu-6g or gpu-12g, not: %s'
+[bad_mirror]='--mirror knows cn, not: %s'
+[bad_driver]='--driver wants keep, install or replace, not: %s'
+[no_folder]='There is no folder %s.'
+[apt_waits]='Another program is installing packages (unattended-upgrades, most likely). Waiting for it, at most %s s ...'
+[tools]='Fetching the tools of the installer (Ansible, 25 MB) ...'
+[working]='Installing. The first time takes some minutes; what is done stays done if it is interrupted.'
+[removing]='Removing the appliance ...'
+[playbook_failed]='It stopped here. The reason stands above; everything is in %s.
+When it is mended, run the same command again: it goes on from here.'
+[restart]='The graphics driver needs a restart of the machine. After it, run this again, and it goes on from here:
+  sudo ./install.sh %s'
+[sentence]='Hello. I am at home now.'
+[spoke]='It spoke a sentence: %s s of sound.'
+[all_well]='All was well: nothing had to be changed.'
+[mute]='The service runs, but a first sentence did not come out. Look:  sudo cosyd doctor'
+[address]='The page:  http://%s'
+[login]='A link that lets one device in (15 minutes, once):  %s
+Another one:  sudo cosyd login-link'
+[pairing]='Programs that know OpenAI (Open WebUI: Settings, Audio):  base URL http://%s/v1, with a key from
+  sudo cosyd key add "Open WebUI"'
+[appliance_gone]='cosyd is removed from this machine.'
 [running]='cosyd is running with the state folder %s. Stop it first (Ctrl+C where it runs).'
 [removed]='Removed: %s'
 [nothing]='Nothing to remove.'
@@ -111,6 +155,8 @@ docs/provisioning.md. Until then:  ./install.sh try   or   .venv/bin/cosyd run'
 [purge_ask]='This deletes all voices and recordings in %s, for good. Type "%s" to do it: '
 [purge_word]='delete'
 [purge_no]='Not confirmed: %s is still there.'
+[kept_appliance]='Kept: /var/lib/cosyd and /etc/cosyd (voices, recordings, settings). An installation takes them up again. To delete
+them:  sudo rm -r /var/lib/cosyd /etc/cosyd'
 [not_state]='%s does not look like a state folder of cosyd (no cosyd.db in it); not deleted.'
 )
 
@@ -120,8 +166,8 @@ declare -A ZH=(
 
   ./install.sh try        不需要 root：在本目录建 .venv，并在 http://127.0.0.1:7860 启动 cosyd
   ./install.sh test       在 .venv 里装好测试工具，运行全部测试
-  ./install.sh install    （root）作为 systemd 服务安装
-  ./install.sh uninstall  删除 .venv；音色和生成记录会保留
+  ./install.sh install    （root）安装成 systemd 服务，供家里的局域网使用
+  ./install.sh uninstall  删除 install 和 try 装的东西；音色和生成记录会保留
 
 try 的选项：
   --port N      不用 7860，改用别的端口
@@ -132,11 +178,22 @@ try 和 test 的选项：
   --yes         顺便安装缺少的 Debian 软件包（不是 root 时通过 sudo）
   --no-torch    （test）不装 PyTorch：少占 5.5 GB，但不测试 CosyVoice
   -- ARGS       （test）交给 pytest 的参数，例如  ./install.sh test -- -k queue
+install 的选项（先说明要做什么，再询问）：
+  --dry-run         只说明，不改动任何东西，不需要 root
+  --unattended      不询问
+  --cosyvoice       同时安装 PyTorch 和模型（4.4 GB），用于声音复刻
+  --model-dir DIR   从这个目录取模型（包含 --cosyvoice）
+  --mirror cn       从 ModelScope 下载模型
+  --profile NAME    cpu、gpu-4g、gpu-6g 或 gpu-12g，不用自动选的
+  --no-gpu          不使用显卡
+  --driver POLICY   keep（默认：不动驱动）、install（没有才装）、replace（更换）
+  --port N          不用 7860，改用别的端口
 uninstall 的选项：
   --purge       输入确认词之后，音色和生成记录也一起删除
   --state DIR   与 --purge 一起用：要删除的目录
 
 COSYD_PYTHON=/path/to/python3.12 可指定 Python。
+代理（HTTPS_PROXY）、PIP_INDEX_URL、PIP_NO_INDEX 和 PIP_FIND_LINKS 都有效；用 sudo 时：  sudo -E ./install.sh install
 例子：  ./install.sh try --port 8080'
 [menu]='想做什么？
 
@@ -175,8 +232,8 @@ COSYD_PYTHON=/path/to/python3.12 可指定 Python。
 pip 的原话：  %s
 请检查网络（DNS、代理 HTTPS_PROXY），然后再运行一次：已下载的会保留。
 没有网络时：在另一台 Debian 和 Python 版本都相同的机器上运行
-  python3 -m pip download -d wheels . "setuptools>=77" wheel
-把 wheels 目录复制到这里，再运行  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels ./install.sh try'
+  python3 -m pip wheel -w wheels %s "setuptools>=77" wheel
+把 wheels 目录复制到这里，再运行  PIP_NO_INDEX=1 PIP_FIND_LINKS=wheels ./install.sh %s'
 [no_space_pip]='安装软件包时磁盘满了。'
 [pip_failed]='安装 Python 软件包失败。%s 的结尾：'
 [installing]='正在把 Python 软件包装进 .venv（%s；第一次要几分钟）……'
@@ -198,8 +255,35 @@ pip 的原话：  %s
 [apt_failed]='apt-get 没能装上，先不管它们继续。它的原话：%s'
 [starting]='正在启动。按 Ctrl+C 停止。'
 [not_started]='这样启动：  ./install.sh try'
-[install_later]='现在还不能作为 systemd 服务安装：这一部分正在开发。见安装指南
-docs/provisioning.md。在那之前：  ./install.sh try   或者   .venv/bin/cosyd run'
+[root]='需要 root：  sudo -E ./install.sh %s'
+[no_systemd]='这里没有运行 systemd，而 cosyd 是 systemd 服务。没有 systemd 的容器请用：  ./install.sh try'
+[nothing_changed]='没有改动任何东西。'
+[go_on]='继续吗？[y/N] '
+[yes]='^[yY]|^是'
+[not_asked]='没有人可以回答。要直接继续：  --unattended'
+[declined]='没有改动任何东西。'
+[bad_profile]='--profile 应为 cpu、gpu-4g、gpu-6g 或 gpu-12g，而不是：%s'
+[bad_mirror]='--mirror 只认 cn，而不是：%s'
+[bad_driver]='--driver 应为 keep、install 或 replace，而不是：%s'
+[no_folder]='没有目录 %s。'
+[apt_waits]='另一个程序正在安装软件包（多半是自动更新）。等它完成，最多 %s 秒……'
+[tools]='正在下载安装程序用的工具（Ansible，25 MB）……'
+[working]='正在安装。第一次要几分钟；中断了也不会白做。'
+[removing]='正在卸载……'
+[playbook_failed]='停在这里了。原因见上面，全部记录在 %s。
+解决以后再运行同一条命令，会从这里继续。'
+[restart]='显卡驱动需要重启机器。重启后再运行下面这条命令，会从这里继续：
+  sudo ./install.sh %s'
+[sentence]='你好，我到家了。'
+[spoke]='说了一句话：%s 秒的声音。'
+[all_well]='一切正常，没有需要改动的。'
+[mute]='服务在运行，但第一句话没有说出来。请看：  sudo cosyd doctor'
+[address]='页面：  http://%s'
+[login]='让一台设备进入的链接（15 分钟内有效，一次）：  %s
+再要一个：  sudo cosyd login-link'
+[pairing]='认识 OpenAI 接口的程序（Open WebUI：设置，语音）：  地址 http://%s/v1，密钥用这条命令生成
+  sudo cosyd key add "Open WebUI"'
+[appliance_gone]='已从这台机器上卸载 cosyd。'
 [running]='cosyd 正在使用目录 %s 运行。请先停止它（在运行它的地方按 Ctrl+C）。'
 [removed]='已删除：%s'
 [nothing]='没有可以删除的东西。'
@@ -207,6 +291,8 @@ docs/provisioning.md。在那之前：  ./install.sh try   或者   .venv/bin/co
 [purge_ask]='这会彻底删除 %s 里的全部音色和生成记录。输入“%s”确认：'
 [purge_word]='删除'
 [purge_no]='没有确认：%s 还在。'
+[kept_appliance]='保留：/var/lib/cosyd 和 /etc/cosyd（音色、生成记录、设置）。再次安装会接着用。要删除：
+  sudo rm -r /var/lib/cosyd /etc/cosyd'
 [not_state]='%s 不像 cosyd 的数据目录（里面没有 cosyd.db），没有删除。'
 )
 
@@ -330,16 +416,44 @@ state_in_use() { # DIR: does a running cosyd hold its lock? (pipeline/paths.py: 
 
 may_apt() { has apt-get && { is_root || [[ $YES == yes ]]; }; }
 
+apt_update() { # SUDO...: `apt-get update` does not wait for its lock by itself
+    local until=$((SECONDS + APT_WAIT_S)) said=no out
+    while ! out=$("$@" apt-get update 2>&1); do
+        if [[ $out != *"Could not get lock"* ]] || ((SECONDS > until)); then
+            printf '%s\n' "$out"
+            return 1
+        fi
+        if [[ $said == no ]]; then warn apt_waits "$APT_WAIT_S"; fi
+        said=yes
+        sleep 3
+    done
+}
+
 apt_install() { # PACKAGE...: tries; a failure is told and is not the end
     local sudo=() log
     is_root || sudo=(sudo)
     log=$(mktemp)
     say apt_run "$*"
-    if ! { "${sudo[@]}" apt-get update && "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y \
-        --no-install-recommends "$@"; } </dev/null >"$log" 2>&1; then
+    if ! apt_update "${sudo[@]}" </dev/null >"$log" || # it says on stderr that it waits
+        ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -o DPkg::Lock::Timeout="$APT_WAIT_S" \
+            --no-install-recommends "$@" </dev/null >>"$log" 2>&1; then
         warn apt_failed "$(tail -n 2 "$log")"
     fi
     rm -f "$log"
+}
+
+installed_packages() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' | sed -n 's/^[ih]i.//p' | LC_ALL=C sort; }
+
+packages_begin() { # the list of before lies on disk first: roles/cosyd/tasks/packages.yml does the same
+    mkdir -p "$APPLIANCE"
+    [[ -e $APPLIANCE/packages.before ]] || installed_packages >"$APPLIANCE/packages.before"
+    trap packages_end EXIT
+}
+
+packages_end() { # what came is written down, so that an uninstall takes exactly that away
+    trap - EXIT
+    installed_packages | LC_ALL=C comm -13 <(LC_ALL=C sort "$APPLIANCE/packages.before") - >>"$APPLIANCE/packages"
+    rm -f "$APPLIANCE/packages.before"
 }
 
 can_build_systemd() {
@@ -382,26 +496,27 @@ venv_is_ready() { # LEVEL FINGERPRINT: a venv of a higher level will do
     [[ $print == "$2" ]] && [[ " base lean dev " == *" $1"*" $level "* || $1 == "$level" ]]
 }
 
-run_pip() { # ARGS...: quiet, with a moving line on a terminal; everything goes to .venv/pip.log
+run_pip() { # ARGS...: quiet, with a moving line on a terminal; everything goes to pip.log in the venv
     local line
-    .venv/bin/python -m pip install --no-input --disable-pip-version-check --retries 3 "$@" 2>&1 </dev/null |
+    "$VENV/bin/python" -m pip install --no-input --disable-pip-version-check --retries 3 "$@" 2>&1 </dev/null |
         while IFS= read -r line; do
             printf '%s\n' "$line"
             if [[ -t 2 && $line == Collecting\ * ]]; then printf '\r\033[K  %.70s' "${line#Collecting }" >&2; fi
-        done >.venv/pip.log
+        done >"$VENV/pip.log"
 }
 
-pip_trouble() { # explains .venv/pip.log, then ends
-    local why
+pip_trouble() { # explains pip.log, then ends
+    local why log=$VENV/pip.log what=.
+    if [[ $COMMAND == install ]]; then what="'.[systemd]' 'ansible-core>=2.17'"; fi
     local offline='Failed to establish a new connection|name resolution|Name or service not known|unreachable'
     offline+='|No route to host|Connection refused|ConnectTimeout|ReadTimeout|ProxyError|Max retries exceeded'
     offline+='|Connection (aborted|reset)|CERTIFICATE_VERIFY_FAILED'
-    if grep -q 'No space left on device' .venv/pip.log; then
+    if grep -q 'No space left on device' "$log"; then
         die $E_DISK no_space_pip
     fi
-    if why=$(grep -m 1 -oE "$offline" .venv/pip.log); then die $E_NETWORK network "$why"; fi
-    warn pip_failed "$PWD/.venv/pip.log"
-    tail -n 15 .venv/pip.log >&2
+    if why=$(grep -m 1 -oE "$offline" "$log"); then die $E_NETWORK network "$why" "$what" "$COMMAND"; fi
+    warn pip_failed "$(realpath "$log")"
+    tail -n 15 "$log" >&2
     exit $E_PIP
 }
 
@@ -487,9 +602,186 @@ cmd_test() {
     exec .venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile "$@"
 }
 
-cmd_install() { die $E_USAGE install_later; }
+# ---- The appliance -------------------------------------------------------------------------------------------------
+
+options_again() { # the one command to go on with after a restart
+    local arguments=(install)
+    [[ $COSYVOICE == no || -n $MODEL_DIR ]] || arguments+=(--cosyvoice)
+    [[ -z $MODEL_DIR ]] || arguments+=(--model-dir "$MODEL_DIR")
+    [[ -z $MIRROR ]] || arguments+=(--mirror "$MIRROR")
+    [[ -z $PROFILE ]] || arguments+=(--profile "$PROFILE")
+    [[ $GPU == auto ]] || arguments+=(--no-gpu)
+    [[ $DRIVER == keep ]] || arguments+=(--driver "$DRIVER")
+    [[ -z $PORT ]] || arguments+=(--port "$PORT")
+    [[ $UNATTENDED == no ]] || arguments+=(--unattended)
+    printf '%q ' "${arguments[@]}"
+}
+
+look() { # PYTHON: what was found, what will be done, what stands in the way. Its exit status is ours
+    local arguments=(--port "${PORT:-7860}" --gpu "$GPU" --driver "$DRIVER")
+    [[ -z $PROFILE ]] || arguments+=(--profile "$PROFILE")
+    [[ $COSYVOICE == no ]] || arguments+=(--cosyvoice)
+    [[ -z $MODEL_DIR ]] || arguments+=(--model-dir "$MODEL_DIR")
+    [[ -z $MIRROR ]] || arguments+=(--source modelscope)
+    PYTHONPATH=$PWD PYTHONDONTWRITEBYTECODE=1 "$1" -m daemon.preflight "${arguments[@]}"
+}
+
+ask_to_go_on() {
+    local answer=""
+    [[ $UNATTENDED == no ]] || return 0
+    [[ -t 0 ]] || die $E_USAGE not_asked
+    printf '%s' "$(text go_on)"
+    read -r answer || true
+    [[ $answer =~ $(text yes) ]] || die $E_DECLINED declined
+}
+
+environment_for_tools() { # apt reads the small names only; pip runs in other folders than this
+    local name
+    for name in http_proxy https_proxy no_proxy; do
+        if [[ -z ${!name:-} ]]; then
+            local large=${name^^}
+            if [[ -n ${!large:-} ]]; then export "$name=${!large}"; fi
+        fi
+    done
+    if [[ -d ${PIP_FIND_LINKS:-} ]]; then
+        PIP_FIND_LINKS=$(realpath -- "$PIP_FIND_LINKS")
+        export PIP_FIND_LINKS
+    fi
+    export PIP_DISABLE_PIP_VERSION_CHECK=1
+}
+
+prepare_tools() { # PYTHON: Ansible, and what a wheel of this checkout is built with
+    local python=$1 wanted print
+    VENV=$PROVISION/venv
+    # The extra `provision` is read and not installed: it would bring all of cosyd along, and the linters.
+    mapfile -t wanted < <("$python" -c '
+import tomllib
+extra = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["provision"]
+print(*(line for line in extra if line.startswith("ansible-core")), "setuptools>=77", "pip", sep="\n")')
+    print=$({ printf '%s\n' "${wanted[@]}" && "$python" -VV; } | sha256sum | cut -d ' ' -f 1)
+    [[ $(cat "$VENV/.stamp" 2>/dev/null || true) != "$print" ]] || return 0
+    say tools
+    rm -rf "$VENV"
+    mkdir -p "$PROVISION"
+    if ! "$python" -m venv "$VENV" >"$PROVISION/venv.log" 2>&1; then
+        warn venv_failed "$python"
+        cat "$PROVISION/venv.log" >&2
+        exit $E_VENV
+    fi
+    run_pip "${wanted[@]}" || pip_trouble
+    printf '%s\n' "$print" >"$VENV/.stamp"
+}
+
+play() { # PLAYBOOK KEY=VALUE...: on this machine. Values are text, or yes and no
+    local playbook=$1 language=en
+    shift
+    if chinese; then language=zh; fi
+    "$PROVISION/venv/bin/python" -c '
+import json, sys
+language, *pairs = sys.argv[1:]
+values = {f"{role}_language": language for role in ("hardware_profile", "nvidia_driver", "cuda", "cosyd", "model", "swap")}
+for key, value in (pair.split("=", 1) for pair in pairs):
+    values[key] = {"yes": True, "no": False}.get(value, int(value) if value.isdecimal() else value)
+print(json.dumps(values))' "$language" "$@" >"$PROVISION/variables.json"
+    cat >"$PROVISION/inventory.ini" <<END
+[cosyd]
+localhost ansible_connection=local ansible_become=false ansible_python_interpreter=$PROVISION/venv/bin/python
+END
+    : >"$PROVISION/last.log" # Ansible adds to it
+    # A server's locale may be plain C, and Ansible wants UTF-8. The language of its messages comes with the variables.
+    env LC_ALL=C.UTF-8 PATH="$PROVISION/venv/bin:$PATH" ANSIBLE_CONFIG="$PWD/ansible/ansible.cfg" \
+        ANSIBLE_HOME="$PROVISION/ansible" ANSIBLE_REMOTE_TEMP="$PROVISION/ansible/tmp" ANSIBLE_LOG_PATH="$PROVISION/last.log" \
+        "$PROVISION/venv/bin/ansible-playbook" -i "$PROVISION/inventory.ini" \
+        --extra-vars "@$PROVISION/variables.json" "ansible/$playbook" </dev/null
+}
+
+first_words() { # speaks a sentence with the service, and shows where the page is
+    local sound address url
+    sound=$(mktemp)
+    if tail -n 3 "$PROVISION/last.log" | grep -q ' changed=0 '; then # a sentence each time would fill the history
+        say all_well
+    elif /usr/local/bin/cosyd say "$(text sentence)" >"$sound" 2>/dev/null && [[ $(stat -c %s "$sound") -gt 20000 ]]; then
+        # 48000 bytes of wav are a second
+        say spoke "$(awk -v bytes="$(stat -c %s "$sound")" 'BEGIN { printf "%.1f", (bytes - 44) / 48000 }')"
+    else
+        say mute
+    fi
+    rm -f "$sound"
+    url=$(/usr/local/bin/cosyd login-link 2>/dev/null || true)
+    address=${url#http://}
+    address=${address%%/*}
+    say address "$address"
+    say login "$url"
+    say pairing "$address"
+}
+
+cmd_install() {
+    local python status=0
+    check_checkout
+    is_root || [[ $DRY_RUN == yes ]] || die $E_ROOT root install
+    if [[ -n $MODEL_DIR ]]; then
+        [[ -d $MODEL_DIR ]] || die $E_USAGE no_folder "$MODEL_DIR"
+        MODEL_DIR=$(realpath -- "$MODEL_DIR")
+    fi
+    umask 022 # the service is another user, and has to read what comes
+    environment_for_tools
+    python=$(find_python)
+    look "$python" || status=$?
+    if [[ ! -d /run/systemd/system ]]; then
+        warn no_systemd
+        if ((status == 0)); then status=$E_SYSTEMD; fi
+    fi
+    if [[ $DRY_RUN == yes || $status != 0 ]]; then
+        say nothing_changed
+        exit "$status"
+    fi
+    ask_to_go_on
+    one_at_a_time
+    packages_begin
+    check_venv_module "$python"
+    packages_end
+    prepare_tools "$python"
+    say working
+    play site.yml cosyd_build_dir="$PROVISION/build" cosyd_build_offline=yes hardware_profile_python="$python" \
+        hardware_profile_choice="${PROFILE:-auto}" hardware_profile_gpu="$GPU" nvidia_driver_policy="$DRIVER" \
+        cosyd_port="${PORT:-7860}" cosyd_cosyvoice="$COSYVOICE" model_folder="$MODEL_DIR" \
+        model_source="$([[ -n $MIRROR ]] && echo modelscope || echo auto)" || die $E_PLAYBOOK playbook_failed "$PROVISION/last.log"
+    [[ ! -e $APPLIANCE/restart-needed ]] || die $E_RESTART restart "$(options_again)"
+    first_words
+}
+
+remove_appliance() { # the whole of /opt/cosyd goes, and with it what did the work
+    local python word answer=""
+    is_root || die $E_ROOT root uninstall
+    if [[ $PURGE == yes ]]; then
+        word=$(text purge_word)
+        printf '%s' "$(text purge_ask /var/lib/cosyd "$word")" >&2
+        read -r answer || true
+        [[ $answer == "$word" ]] || die $E_DECLINED purge_no /var/lib/cosyd
+    fi
+    environment_for_tools
+    python=$(find_python)
+    if [[ ! -x $PROVISION/venv/bin/ansible-playbook ]]; then
+        packages_begin
+        check_venv_module "$python"
+        packages_end
+    fi
+    prepare_tools "$python"
+    say removing
+    play uninstall.yml cosyd_purge="$PURGE" || die $E_PLAYBOOK playbook_failed "$PROVISION/last.log"
+    rm -rf "$APPLIANCE"
+    say appliance_gone
+    if [[ -d /var/lib/cosyd ]]; then say kept_appliance; fi
+}
 
 cmd_uninstall() {
+    if [[ -e $APPLIANCE && -z $STATE ]]; then
+        check_checkout
+        one_at_a_time
+        remove_appliance
+        if [[ ! -e .venv && ! -e cosyd.egg-info ]]; then return; fi
+        exec 9<&-
+    fi
     local state=${STATE:-${COSYD_STATE_DIR:-$PWD/.cosyd}} gone=() path word answer=""
     check_checkout
     one_at_a_time
@@ -530,7 +822,8 @@ menu() {
 
 main() {
     local command="" rest=()
-    PORT="" LAN=no STATE="" YES=no START=yes PURGE=no TORCH=yes
+    PORT="" LAN=no STATE="" YES=no START=yes PURGE=no TORCH=yes VENV=.venv COMMAND=""
+    DRY_RUN=no UNATTENDED=no COSYVOICE=no MODEL_DIR="" MIRROR="" PROFILE="" GPU=auto DRIVER=keep
     while (($#)); do
         case $1 in
         try | test | install | uninstall)
@@ -541,11 +834,22 @@ main() {
             say usage
             exit 0
             ;;
-        --port | --state)
+        --port | --state | --model-dir | --mirror | --profile | --driver)
             (($# > 1)) || die $E_USAGE needs_value "$1"
-            if [[ $1 == --port ]]; then PORT=$2; else STATE=$(realpath -m -- "$2"); fi
+            case $1 in
+            --port) PORT=$2 ;;
+            --state) STATE=$(realpath -m -- "$2") ;;
+            --model-dir) MODEL_DIR=$(realpath -m -- "$2") COSYVOICE=yes ;;
+            --mirror) MIRROR=$2 ;;
+            --profile) PROFILE=$2 ;;
+            --driver) DRIVER=$2 ;;
+            esac
             shift
             ;;
+        --dry-run) DRY_RUN=yes ;;
+        --unattended) UNATTENDED=yes ;;
+        --cosyvoice) COSYVOICE=yes ;;
+        --no-gpu) GPU=none ;;
         --lan) LAN=yes ;;
         --yes | -y) YES=yes ;;
         --no-start) START=no ;;
@@ -564,6 +868,10 @@ main() {
         [[ $PORT =~ ^[1-9][0-9]{0,4}$ && $PORT -le 65535 ]] || die $E_USAGE bad_port "$PORT"
     fi
     if ((${#rest[@]})) && [[ $command != test ]]; then die $E_USAGE bad_option "${rest[0]}"; fi
+    [[ -z $MIRROR || $MIRROR == cn ]] || die $E_USAGE bad_mirror "$MIRROR"
+    [[ " keep install replace " == *" $DRIVER "* ]] || die $E_USAGE bad_driver "$DRIVER"
+    [[ -z $PROFILE || " cpu gpu-4g gpu-6g gpu-12g " == *" $PROFILE "* ]] || die $E_USAGE bad_profile "$PROFILE"
+    COMMAND=$command
     SELF=$(realpath -- "${BASH_SOURCE[0]:-$0}")
     cd -- "$(dirname -- "$SELF")"
     OS_RELEASE=/etc/os-release

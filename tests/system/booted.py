@@ -82,12 +82,15 @@ class Machine:
     leader: int
     log: Path
 
-    def run(self, *argv: str, timeout_s: float = 60, check: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *argv: str, timeout_s: float = 60, check: bool = False, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """A command inside, with its output."""
         enter = ["nsenter", "-t", str(self.leader), "-m", "-u", "-i", "-n", "-p", "-r", "-w"]
         done = subprocess.run(
-            [*enter, "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", *argv],
-            stdin=subprocess.DEVNULL,
+            [*enter, "env", "-i", "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", *argv],
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -157,48 +160,60 @@ def child_of(pid: int) -> int | None:
 
 
 @contextmanager
-def booted(folder: Path, config: str, suite: str = "bookworm") -> Iterator[Machine]:
-    """A system that runs, cosyd installed and enabled but not started. Gone at the end, mounts and all."""
+def overlaid(lower: Path, folder: Path) -> Iterator[Path]:
+    """A root that looks like `lower` and keeps its changes in `folder`. Unmounted at the end."""
     root, upper, work = folder / "root", folder / "upper", folder / "work"
     for path in (root, upper, work):
         path.mkdir()
-    layers = f"lowerdir={installed_root(suite)},upperdir={upper},workdir={work}"
+    layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
     subprocess.run(["mount", "-t", "overlay", "-o", layers, "overlay", str(root)], check=True)
-    container: subprocess.Popen[bytes] | None = None
     try:
-        put_in(root, config)
-        log = folder / "boot.log"
-        with log.open("wb") as out:
-            container = subprocess.Popen(
-                [
-                    *("systemd-nspawn", "--quiet", "-D", str(root), "--boot", "--register=no", "--keep-unit"),
-                    *("--machine", f"cosyd-test-{os.getpid()}", "--console=pipe", "--kill-signal=SIGRTMIN+3"),
-                    *("--link-journal=no", "--resolv-conf=off", "--timezone=off"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        running = container
-
-        def up() -> Machine | None:
-            assert running.poll() is None, log.read_text("utf-8", "replace")
-            leader = child_of(running.pid)  # at first a helper of nspawn's own
-            if leader is None:
-                return None
-            machine = Machine(root, leader, log)
-            state = machine.run("systemctl", "is-system-running").stdout.strip()
-            return machine if state in ("running", "degraded") else None
-
-        machine = wait_for(up, BOOT_S, "the system to come up")
-        machine.run("systemctl", "daemon-reload", check=True)
-        machine.run(f"/{VENV}/bin/python", "-m", "compileall", "-q", f"/{VENV}/lib", timeout_s=300)
-        yield machine
+        yield root
     finally:
-        if container is not None:
-            end(container)
         subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+@contextmanager
+def running(root: Path, folder: Path, *arguments: str) -> Iterator[Machine]:
+    """The system of `root`, booted with further `arguments` of systemd-nspawn; powered off at the end."""
+    log = folder / "boot.log"
+    with log.open("wb") as out:
+        container = subprocess.Popen(
+            [
+                *("systemd-nspawn", "--quiet", "-D", str(root), "--boot", "--register=no", "--keep-unit"),
+                *("--machine", f"cosyd-test-{os.getpid()}", "--console=pipe", "--kill-signal=SIGRTMIN+3"),
+                *("--link-journal=no", "--resolv-conf=off", "--timezone=off", *arguments),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def up() -> Machine | None:
+        assert container.poll() is None, log.read_text("utf-8", "replace")
+        leader = child_of(container.pid)  # at first a helper of nspawn's own
+        if leader is None:
+            return None
+        machine = Machine(root, leader, log)
+        state = machine.run("systemctl", "is-system-running").stdout.strip()
+        return machine if state in ("running", "degraded") else None
+
+    try:
+        yield wait_for(up, BOOT_S, "the system to come up")
+    finally:
+        end(container)
+
+
+@contextmanager
+def booted(folder: Path, config: str, suite: str = "bookworm") -> Iterator[Machine]:
+    """A system that runs, cosyd installed and enabled but not started. Gone at the end, mounts and all."""
+    with overlaid(installed_root(suite), folder) as root:
+        put_in(root, config)
+        with running(root, folder) as machine:
+            machine.run("systemctl", "daemon-reload", check=True)
+            machine.run(f"/{VENV}/bin/python", "-m", "compileall", "-q", f"/{VENV}/lib", timeout_s=300)
+            yield machine
 
 
 def end(container: subprocess.Popen[bytes]) -> None:

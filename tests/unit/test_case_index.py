@@ -1,4 +1,5 @@
-"""Which test guards which real-world case of areas c (memory, VRAM), d (supervisor), e (swap), g (SQLite).
+"""Which test guards which real-world case of areas c (memory, VRAM), d (supervisor), e (swap), g (SQLite) and
+h (provisioning).
 
 The names are looked up, so that a case cannot lose its test unseen.
 """
@@ -135,12 +136,41 @@ CASES: dict[str, tuple[str, ...]] = {
         "unit/test_schedule_clock.py::test_g09_what_was_missed_is_made_up_for_once",
         "unit/test_schedule_clock.py::test_g09_jobs_coalesce_and_never_overlap",
     ),
+    "H01 nouveau still loaded": (
+        "system/test_install.py::test_h01_nouveau_is_shut_out_of_the_initramfs_too_and_a_restart_is_asked_for",
+        "system/test_install.py::test_h01_a_blacklist_without_its_initramfs_is_made_good",
+    ),
+    "H03 headers missing or of another kernel": (
+        "system/test_install.py::test_h03_a_module_that_was_not_built_for_the_running_kernel_is_named",
+        "unit/test_roles_hardware.py::test_h03_a_proxmox_kernel_gets_its_own_headers",
+    ),
+    "H06 repository or package name gone": (
+        "unit/test_roles_hardware.py::test_h06_an_unknown_release_fails_early_with_those_that_are_known",
+        "unit/test_roles_hardware.py::test_a_card_newer_than_the_archives_driver_is_refused_with_the_way",
+    ),
+    "H07 package lock held": (
+        "system/test_install.py::test_h07_a_held_package_lock_is_waited_for",
+        "unit/test_roles.py::test_h07_every_call_that_takes_the_package_lock_waits_for_it",
+    ),
+    "H08 old card, new driver branch or CUDA 13": (
+        "unit/test_hardware_matrix.py::test_h08_the_generation_decides_branch_and_kind_of_module",
+        "unit/test_hardware_matrix.py::test_h08_an_old_card_behind_the_open_module_is_seen",
+        "unit/test_roles_hardware.py::test_h08_card_and_release_decide_the_packages",
+        "unit/test_roles_hardware.py::test_h08_an_old_card_gets_the_last_torch_that_has_kernels_for_it",
+    ),
+    "H11 a restart at each run": (
+        "system/test_install.py::test_h11_a_second_run_changes_nothing_and_starts_nothing_anew",
+        "system/test_install.py::test_h11_until_then_a_second_run_does_nothing_again",
+    ),
+    "H13 check mode": (
+        "system/test_install.py::test_h13_a_check_on_a_bare_server_ends_well_and_changes_nothing",
+    ),
 }
 
 
 IDS = (
     "C01 C03 C05 C07 C09 C12 C13 C14 C15 C18 D01 D03 D05 D08 D09 D11 D13 D16 E01 E04 E05 E07 E09 E12"
-    " G01 G03 G05 G07 G09"
+    " G01 G03 G05 G07 G09 H01 H03 H06 H07 H08 H11 H13"
 )
 
 

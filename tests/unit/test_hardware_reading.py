@@ -282,7 +282,7 @@ def test_the_installer_gets_it_all_as_json_before_there_is_a_venv(tmp_path: Path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert set(told) == {"facts", "sources", "fit", "driver"}
+    assert set(told) == {"facts", "sources", "fit", "driver", "text"}
     assert (told["fit"]["profile"], told["facts"]["kernel"]) == ("gpu-6g", os.uname().release)
     assert told["fit"]["torch"]["pip"][0].startswith("torch>=")
 

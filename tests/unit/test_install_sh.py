@@ -36,6 +36,7 @@ case "$*" in
     [[ -z ${FAKE_PIP_KILL:-} ]] || kill -9 $$
     if [[ -n ${FAKE_PIP_SAYS:-} ]]; then echo "$FAKE_PIP_SAYS"; exit 1; fi
     printf '#!/bin/bash\necho "cosyd $*"\n' >"$(dirname "$0")/cosyd"; chmod +x "$(dirname "$0")/cosyd" ;;
+"-m daemon.preflight"*) echo "preflight: $*"; exit "${FAKE_PREFLIGHT:-0}" ;;
 "-m pytest"*) echo "pytest ran: $*; no torch: ${COSYD_NO_TORCH:-}" ;;
 *) echo "fake python does not know: $*" >&2; exit 99 ;;
 esac
@@ -43,7 +44,7 @@ esac
 FAKE_DF = "#!/bin/bash\necho 'Filesystem 1M-blocks Used Available Use% Mounted'\necho 'x 9 9 {free} 9% /'\n"
 TOOLS = (
     "bash env cat tail head grep awk find cut tr df id realpath dirname rm mkdir cp mktemp sha256sum flock "
-    "getent chmod kill touch true"
+    "getent chmod kill touch true sleep"
 ).split()
 
 
@@ -132,6 +133,7 @@ def test_every_text_is_used_and_every_used_text_exists() -> None:
     )
     used -= {"missing_packages"}
     dynamic = {"size_base", "size_lean", "size_dev", "size_"}
+    used |= set(re.findall(r"\$\(text (\w+)", code))
     assert set(table("EN")) - used - dynamic == set()
     assert used - set(table("EN")) - dynamic == set()
 
@@ -190,10 +192,37 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_made(
     assert not (checkout.folder / ".venv").exists()
 
 
-def test_install_says_honestly_that_it_is_not_built(checkout: Checkout) -> None:
-    result = checkout.run("install")
+# ---- install (what it does to a machine is tested in tests/system/test_install.py) -----------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--profile", "gpu-5g"), ("--mirror", "moon"), ("--driver", "newest"), ("--model-dir", "/nowhere")],
+)
+def test_install_refuses_what_makes_no_sense(checkout: Checkout, arguments: tuple[str, ...]) -> None:
+    result = checkout.run("install", "--dry-run", *arguments)
     assert result.returncode == 2
-    assert "docs/provisioning.md" in result.stderr
+    assert arguments[1] in result.stderr
+    assert "preflight" not in checkout.log.read_text(encoding="utf-8")
+
+
+def test_a_dry_run_passes_on_what_was_asked_and_makes_nothing(checkout: Checkout) -> None:
+    (checkout.bin.parent / "model").mkdir()
+    words = ("--no-gpu", "--profile", "cpu", "--mirror", "cn", "--model-dir", "model", "--driver", "install")
+    result = checkout.run("install", "--dry-run", "--port", "7870", *words)
+    assert result.returncode in (0, 22), result.stderr  # 22: no systemd runs here
+    assert (
+        f"preflight: -m daemon.preflight --port 7870 --gpu none --driver install --profile cpu --cosyvoice"
+        f" --model-dir {checkout.bin.parent}/model --source modelscope"
+    ) in result.stdout
+    assert table("EN")["nothing_changed"] in result.stdout
+    assert checkout.pip_runs() == 0
+
+
+def test_what_stands_in_the_way_is_the_exit_status(checkout: Checkout) -> None:
+    result = checkout.run("install", "--dry-run", FAKE_PREFLIGHT="14")
+    assert result.returncode == 14
+    assert table("EN")["nothing_changed"] in result.stdout
 
 
 # ---- try -----------------------------------------------------------------------------------------
@@ -269,6 +298,21 @@ def test_apt_that_fails_is_told_and_is_not_the_end(checkout: Checkout) -> None:
     assert result.returncode == 0
     assert "E: no such package" in result.stderr
     assert "English only" in result.stdout
+
+
+def test_h07_a_held_package_lock_is_waited_for_and_told(checkout: Checkout) -> None:
+    once = checkout.bin / "held"
+    checkout.tool(
+        "apt-get",
+        f"#!/bin/bash\nif [[ $1 == update && ! -e {once} ]]; then touch {once}\n"
+        "echo 'E: Could not get lock /var/lib/apt/lists/lock.' >&2; exit 100; fi\n"
+        f'echo "apt-get $*" >>{checkout.log}\n',
+    )
+    result = checkout.run("try", "--no-start", "--yes")
+    assert result.returncode == 0
+    assert "Another program is installing packages" in result.stderr
+    assert "could not install" not in result.stderr
+    assert "DPkg::Lock::Timeout=900" in checkout.log.read_text(encoding="utf-8")
 
 
 # ---- honest errors -------------------------------------------------------------------------------

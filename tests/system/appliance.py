@@ -1,0 +1,139 @@
+"""A bare Debian server with a systemd, to install the appliance on as a person would.
+
+It has what a minimal Debian has and nothing of cosyd. What is installed on it stays over a reboot. The
+network is the host's, so each test takes a port of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.system.booted import Machine, overlaid, running
+from tests.system.roots import CACHE, CHECKOUT, Root, pip_folders, registry_environment, wait_for
+
+PACKAGES = "systemd systemd-sysv dbus procps iproute2 openssh-server sudo".split()
+"""What every server has; openssh-server and sudo for the installation from another machine."""
+CLONE = "/root/cosyd"
+INSTALL_S = 1500.0
+
+
+def bare_root(suite: str) -> Path:
+    """Made once, about a minute."""
+    final = CACHE / f"{suite}-bare"
+    if final.exists():
+        return final
+    half = CACHE / f".{final.name}.{os.getpid()}"
+    try:
+        root = Root.fresh(suite, half)
+        install = shlex.join(["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES])
+        done = root.run(
+            "bash", "-c", f"apt-get update && DEBIAN_FRONTEND=noninteractive {install} && apt-get clean",
+            user="root", timeout_s=900,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        for unit in ("ssh.service", "ssh.socket", "apt-daily.timer", "apt-daily-upgrade.timer"):
+            (half / "etc/systemd/system" / unit).unlink(missing_ok=True)
+            (half / "etc/systemd/system" / unit).symlink_to("/dev/null")  # its port is the host's
+        shutil.rmtree(root.checkout)
+        half.rename(final)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+    return final
+
+
+@dataclass
+class Server:
+    """The machine, its clone of this checkout, and the port that its page gets."""
+
+    machine: Machine
+    port: int
+
+    def install(
+        self, *options: str, timeout_s: float = INSTALL_S, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """`./install.sh install OPTIONS`, unattended, without a card."""
+        words = ["./install.sh", "install", "--unattended", "--no-gpu", "--port", str(self.port), *options]
+        return self.shell(shlex.join(words), timeout_s=timeout_s, env=env)
+
+    def shell(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 120,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """A line of bash as root in the clone, with the way to the registries."""
+        variables = {
+            **registry_environment(),
+            "HOME": "/root",
+            "PIP_CACHE_DIR": "/var/cache/pip",
+            **(env or {}),
+        }
+        pairs = [f"{key}={value}" for key, value in variables.items()]
+        line = f"cd {CLONE} && {command}"
+        return self.machine.run("env", *pairs, "bash", "-c", line, timeout_s=timeout_s, stdin=stdin)
+
+    def forbid_mounts(self) -> None:
+        """From now on nobody in it gets mounts of his own, as in many containers. Wants
+        `--private-users=identity`: the limit is that of its own user namespace."""
+        limit = "echo 0 >/proc/sys/user/max_mnt_namespaces"
+        subprocess.run(["nsenter", "-t", str(self.machine.leader), "-U", "sh", "-c", limit], check=True)
+
+    def packages(self) -> set[str]:
+        """Debian packages that are installed."""
+        listed = self.machine.run("dpkg-query", "-W", "-f", "${db:Status-Abbrev}${Package}\\n", check=True)
+        return {line[3:] for line in listed.stdout.splitlines() if line[:2] in ("ii", "hi")}
+
+    def cosyd(self, *words: str, timeout_s: float = 120) -> Any:
+        """`cosyd WORDS --json`."""
+        done = self.machine.run("/usr/local/bin/cosyd", *words, "--json", timeout_s=timeout_s, check=True)
+        return json.loads(done.stdout)
+
+    def get(self, path: str, host: str = "127.0.0.1", **keywords: Any) -> httpx.Response:
+        """GET of the page."""
+        return httpx.get(f"http://{host}:{self.port}{path}", timeout=30, trust_env=False, **keywords)
+
+    def answers(self) -> bool:
+        """Does the page answer?"""
+        try:
+            return self.get("/healthz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def wait_for_page(self) -> None:
+        """Until it does."""
+        wait_for(self.answers, 120, "the page")
+
+
+@contextmanager
+def server_root(folder: Path, suite: str = "bookworm") -> Iterator[Path]:
+    """The files of a bare server with a clone of the committed state of this checkout."""
+    with overlaid(bare_root(suite), folder) as root:
+        clone = root / CLONE.lstrip("/")
+        subprocess.run(
+            ["git", "-c", "safe.directory=*", "clone", "-q", f"file://{CHECKOUT}", str(clone)], check=True
+        )
+        shutil.rmtree(clone / ".git")  # as one who unpacked an archive; and nothing in it is a path of here
+        yield root
+
+
+@contextmanager
+def server(root: Path, folder: Path, port: int, *arguments: str) -> Iterator[Server]:
+    """It runs. `arguments` are systemd-nspawn's."""
+    cache = CACHE / "pip-root"
+    cache.mkdir(parents=True, exist_ok=True)
+    binds = [f"--bind={cache}:/var/cache/pip", *(f"--bind-ro={found}" for found in pip_folders())]
+    with running(root, folder, *binds, *arguments) as machine:
+        yield Server(machine, port)
