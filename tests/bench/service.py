@@ -23,7 +23,7 @@ import psutil
 
 from pipeline.engines.base import Options, Segment, open_engine
 from pipeline.profile import Config
-from tests.bench.resting import at_rest
+from tests.bench.resting import at_rest, bare_python
 from tests.integration.service import Service, wait_for
 
 SHORT = "The kettle is ready."
@@ -129,7 +129,8 @@ def measure(requests: int, idle_s: float) -> dict[str, Any]:
             "web": service.child("ui"),
             "worker": service.child("pipeline.worker"),
         }
-        report["at_rest"] = at_rest(family, idle_s)
+        with bare_python() as bare:
+            report["at_rest"] = at_rest({**family, "bare_python": bare}, idle_s)
         service.stop()
     return report
 
