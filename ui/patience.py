@@ -16,23 +16,38 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 SILENT_S = 30.0
 """How long a request may stop in the middle of its head or body, or not begin."""
+FRESH_S = 1.0
+"""A client that connected this short before the page was told to end is about to ask; it still may."""
 LOOK_S = 5.0
 WANTED_FILES = 16384
 
 
 class PatientProtocol(H11Protocol):
-    """Closes the connection of who is silent while it is his turn to speak."""
+    """Closes the connection of who is silent while it is his turn to speak; answers who has just come."""
 
     silent_s = SILENT_S
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._heard_at = self.loop.time()
+        self._heard_at = self._connected_at = self.loop.time()
+        self._ending = False
         self._look: asyncio.TimerHandle | None = self.loop.call_later(self._pause_s(), self._look_at)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
         super().data_received(data)
+        if self._ending and self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """The server ends. uvicorn drops who has not asked yet, also who was accepted a moment ago and whose
+        request is on its way, though another page would have answered it."""
+        left_s = self._connected_at + FRESH_S - self.loop.time()
+        if self.cycle is None and left_s > 0:
+            self._ending = True
+            self.loop.call_later(left_s, super().shutdown)
+        else:
+            super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._look is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from pipeline.access import create_api_key, create_login_token, revoke_api_key
@@ -174,6 +176,28 @@ def test_a_web_that_is_recycled_ends_its_streams_and_refuses_nobody(tmp_path: Pa
         old.wait("drained", 25)
         assert old.process.wait(10) == 0
         assert new.process.poll() is None and rig.speech("4").status_code == 200
+
+
+def test_who_connected_just_before_a_recycle_is_still_answered(tmp_path: Path) -> None:
+    with Rig(tmp_path, engines=()) as rig:
+        web = rig.web
+        assert web is not None
+        with socket.create_connection(("127.0.0.1", rig.port), timeout=20) as client:
+            wait_for(
+                lambda: len(psutil.Process(web.process.pid).net_connections("tcp")) > 1, 10, "its accept"
+            )
+            web.link.notify("drain", deadline_s=20, reason="recycle_web")
+            wait_for(lambda: not listens(web.process.pid), 10, "the end of listening")
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            with client.makefile("rb") as answer:
+                head = answer.read()  # to the end: the connection is closed after it
+        assert head.startswith(b"HTTP/1.1 200")
+        assert web.process.wait(10) == 0
+
+
+def listens(pid: int) -> bool:
+    """Whether it still takes new connections."""
+    return any(c.status == psutil.CONN_LISTEN for c in psutil.Process(pid).net_connections("tcp"))
 
 
 @pytest.mark.alone

@@ -102,7 +102,8 @@ def look(place: Place, name: str, data: bytes) -> Recording | str:
     assert not place.called()
     if isinstance(found, Recording):
         assert np.isfinite(found.audio).all() and found.seconds <= 121
-        assert tone_share(found.audio) < 0.01, "a neighbour was decoded"
+        # A damaged file of our own can crackle at any pitch, for a few percent; the neighbour is all tone.
+        assert tone_share(found.audio) < 0.2, "a neighbour was decoded"
     return found
 
 
