@@ -25,7 +25,7 @@ from tests.system.roots import CHECKOUT, wait_for
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 SENTENCES = 12
 NUMBERS = list(range(1, SENTENCES + 1))
-TEXT = " ".join(f"[slow 0.3] This is the calm sentence number {n} of it." for n in NUMBERS)
+TEXT = [f"[slow 0.3] This is the calm sentence number {n} of it." for n in NUMBERS]
 HOME = "opt/app"
 CONFIG = """
 keep_alive = "10 min"
@@ -139,9 +139,10 @@ class Appliance:
         """The environment in use."""
         return (self.machine.path / HOME / "venv").readlink().name
 
-    def submit(self) -> str:
+    def submit(self, sentences: int = SENTENCES) -> str:
         """A text of several pieces; once the first is done."""
-        reply = self.http.post("/api/jobs", json={"v": 1, "text": TEXT, "voice": "numbers"})
+        text = " ".join(TEXT[:sentences])
+        reply = self.http.post("/api/jobs", json={"v": 1, "text": text, "voice": "numbers"})
         assert reply.status_code in (200, 201, 202), reply.text
         job = str(reply.json()["id"])
         query = f"SELECT 1 FROM segments WHERE job_id = '{job}' AND state = 'done'"
@@ -297,16 +298,16 @@ def test_killed_while_it_changes_over_it_is_put_in_order_by_itself(
 
 
 def test_a_backup_is_made_while_it_speaks_and_a_restore_goes_through_the_service(house: Appliance) -> None:
-    job = house.submit()
+    job = house.submit(5)
     made = house.cosyd("backup", "/root/all.zip", "--outputs", "--json")
     assert made.returncode == 0, made.stderr
-    assert json.loads(made.stdout)["outputs"] >= 3
-    assert house.heard(job) == NUMBERS
+    assert json.loads(made.stdout)["outputs"] >= 1
+    assert house.heard(job) == NUMBERS[:5]
     rows = {row["id"] for row in house.machine.rows("SELECT id FROM generations")}
     done = house.cosyd("restore", "/root/all.zip", "--yes")
     assert done.returncode == 0, done.stderr
     wait_for(house.healthy, 60, "the page")
-    assert house.heard(job) == NUMBERS  # it was being spoken at that moment, and is spoken on
+    assert house.heard(job) == NUMBERS[:5]  # it was being spoken at that moment, and is spoken on
     assert {row["id"] for row in house.machine.rows("SELECT id FROM generations")} == rows
     strange = house.machine.run("find", "/var/lib/cosyd", "!", "-user", "cosyd").stdout
     assert strange == "", "the service owns all of it"
