@@ -82,7 +82,7 @@ class Server:
             **(env or {}),
         }
         pairs = [f"{key}={value}" for key, value in variables.items()]
-        line = f"cd {CLONE} && {command}"
+        line = f"cd {CLONE} || exit\n{command}"  # so that `command &` is in the background alone
         return self.machine.run("env", *pairs, "bash", "-c", line, timeout_s=timeout_s, stdin=stdin)
 
     def forbid_mounts(self) -> None:

@@ -47,7 +47,8 @@ def lay(root: Path) -> None:
             (tree / path).write_text(f"#!/bin/sh\n{body}", encoding="utf-8")
             (tree / path).chmod(0o755)
         package = folder / f"{name}.deb"
-        subprocess.run(["dpkg-deb", "-q", "--root-owner-group", "-b", str(tree), str(package)], check=True)
+        build = ["dpkg-deb", "--root-owner-group", "--build", str(tree), str(package)]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
         data = package.read_bytes()
         entries.append(
             f"{control}Filename: ./{package.name}\nSize: {len(data)}\n"

@@ -89,57 +89,58 @@ def nothing_left(there: Server, before: set[str], *, kept: bool) -> None:
         assert (owner.st_uid, owner.st_gid) == (0, 0)
 
 
+@pytest.fixture(scope="class")
+def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that can be switched off and on again."""
+    folder = tmp_path_factory.mktemp("here")
+    with server_root(folder) as root, ExitStack() as running:
+        request.cls.root, request.cls.folder, request.cls.running = root, folder, running
+        yield running.enter_context(server(root, folder, free_port()))
+
+
 class TestHere:
     """Debian 12, `./install.sh install` on the machine itself."""
 
-    @pytest.fixture(scope="class")
-    def there(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-        folder = tmp_path_factory.mktemp("here")
-        self_ = type(self)
-        with server_root(folder) as root, ExitStack() as running:
-            self_.root, self_.folder, self_.running = root, folder, running
-            yield running.enter_context(server(root, folder, free_port()))
-
-    def test_a_dry_run_says_all_and_changes_nothing(self, there: Server) -> None:
-        type(self).before = there.packages()
-        stamp = there.shell("touch /tmp/stamp")
+    def test_a_dry_run_says_all_and_changes_nothing(self, here: Server) -> None:
+        type(self).before = here.packages()
+        stamp = here.shell("touch /tmp/stamp")
         assert stamp.returncode == 0
-        done = there.shell(f"./install.sh install --dry-run --no-gpu --port {there.port}")
+        done = here.shell(f"./install.sh install --dry-run --no-gpu --port {here.port}")
         assert done.returncode == 0, done.stderr
         for said in ("Debian GNU/Linux 12", "espeak-ng", "/var/lib/cosyd", "on disk", "--cosyvoice"):
             assert said in done.stdout
-        changed = there.shell(
+        changed = here.shell(
             "find /etc /usr /opt /var/lib/dpkg /var/lib/apt /root -newer /tmp/stamp -type f"
         ).stdout
         assert changed == ""
-        assert there.packages() == type(self).before
+        assert here.packages() == type(self).before
 
-    def test_nobody_asked_and_nobody_there_changes_nothing(self, there: Server) -> None:
-        done = there.shell(f"./install.sh install --no-gpu --port {there.port}")
+    def test_nobody_asked_and_nobody_there_changes_nothing(self, here: Server) -> None:
+        done = here.shell(f"./install.sh install --no-gpu --port {here.port}")
         assert done.returncode == 2
         assert "--unattended" in done.stderr
-        assert there.packages() == type(self).before
+        assert here.packages() == type(self).before
 
-    def test_without_a_network_it_says_so_and_leaves_nothing_half_made(self, there: Server) -> None:
+    def test_without_a_network_it_says_so_and_leaves_nothing_half_made(self, here: Server) -> None:
         nowhere = "http://127.0.0.1:9"
         dead = {
             "PIP_INDEX_URL": f"{nowhere}/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_CONFIG_FILE": "/dev/null",
             "PIP_CACHE_DIR": "/tmp/empty", "PIP_FIND_LINKS": "", "http_proxy": nowhere,
             "https_proxy": nowhere,
         }  # fmt: skip
-        done = there.install(env=dead)
+        done = here.install(env=dead)
         assert done.returncode in (11, 12), done.stdout + done.stderr
         assert "network" in done.stderr or "apt-get could not" in done.stderr
-        assert not (there.machine.path / "opt/cosyd/venv").is_symlink()
-        assert there.packages() == type(self).before
+        assert not (here.machine.path / "opt/cosyd/venv").is_symlink()
+        assert here.packages() == type(self).before
 
-    def reboot(self, there: Server, *, cut: bool = False) -> None:
+    def reboot(self, here: Server, *, cut: bool = False) -> None:
         """Power off, or the power cut, and on again."""
         if cut:
-            os.kill(there.machine.leader, signal.SIGKILL)
+            os.kill(here.machine.leader, signal.SIGKILL)
         cls = type(self)
         cls.running.close()
-        there.machine = cls.running.enter_context(server(cls.root, cls.folder, there.port)).machine
+        here.machine = cls.running.enter_context(server(cls.root, cls.folder, here.port)).machine
 
     @pytest.mark.parametrize(
         ("name", "reached"),
@@ -148,103 +149,103 @@ class TestHere:
             ("pip", "opt/cosyd/venvs/*/lib/python3*/site-packages/gradio"),
         ],
     )
-    def test_the_power_is_cut_half_way(self, there: Server, name: str, reached: str) -> None:
+    def test_the_power_is_cut_half_way(self, here: Server, name: str, reached: str) -> None:
         """While Debian packages are unpacked, and while pip does. The next run goes on."""
-        root = there.machine.path
-        words = f"./install.sh install --unattended --no-gpu --port {there.port} >/root/{name}.log 2>&1"
-        there.shell(f"setsid bash -c {shlex.quote(words)} </dev/null >/dev/null 2>&1 &")
+        root = here.machine.path
+        words = f"./install.sh install --unattended --no-gpu --port {here.port} >/root/{name}.log 2>&1"
+        here.shell(f"setsid bash -c {shlex.quote(words)} </dev/null >/dev/null 2>&1 &")
         wait_for(lambda: next(root.glob(reached), None), INSTALL_S, name)
-        self.reboot(there, cut=True)
+        self.reboot(here, cut=True)
         assert not (root / "opt/cosyd/venv").is_symlink()
         assert "PLAY RECAP" not in (root / f"root/{name}.log").read_text("utf-8")
 
-    def test_it_installs_and_speaks_and_shows_the_way_in(self, there: Server) -> None:
+    def test_it_installs_and_speaks_and_shows_the_way_in(self, here: Server) -> None:
         began = time.monotonic()
-        done = there.install()
+        done = here.install()
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         print(f"\ninstalled in {time.monotonic() - began:.0f} s")
         assert re.search(r"It spoke a sentence: [1-9]\.\d s", done.stdout), done.stdout[-2000:]
         assert "/login?token=" in done.stdout
-        assert f":{there.port}/v1" in done.stdout
-        there.wait_for_page()
-        behind_its_login(there)
-        speaks(there)
-        assert "It spoke" not in there.machine.journal() and "Hello" not in there.machine.journal()
+        assert f":{here.port}/v1" in done.stdout
+        here.wait_for_page()
+        behind_its_login(here)
+        speaks(here)
+        assert "It spoke" not in here.machine.journal() and "Hello" not in here.machine.journal()
 
-    def test_a_second_run_changes_nothing(self, there: Server) -> None:
-        pid = there.machine.show("MainPID")["MainPID"]
-        done = there.install()
+    def test_a_second_run_changes_nothing(self, here: Server) -> None:
+        pid = here.machine.show("MainPID")["MainPID"]
+        done = here.install()
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         assert recap(done.stdout)["changed"] == 0, done.stdout
         assert "nothing had to be changed" in done.stdout
-        assert there.machine.show("MainPID")["MainPID"] == pid
+        assert here.machine.show("MainPID")["MainPID"] == pid
 
-    def test_what_belongs_to_whom(self, there: Server) -> None:
-        listed = there.shell(
+    def test_what_belongs_to_whom(self, here: Server) -> None:
+        listed = here.shell(
             "stat -Lc '%U %a %n' /opt/cosyd/venv /etc/cosyd/cosyd.toml /var/lib/cosyd /var/lib/cosyd/cosyd.db"
         )
         assert listed.stdout.splitlines() == [
             "root 755 /opt/cosyd/venv", "root 644 /etc/cosyd/cosyd.toml", "cosyd 700 /var/lib/cosyd",
             "cosyd 600 /var/lib/cosyd/cosyd.db",
         ]  # fmt: skip
-        assert there.shell("find /var/lib/cosyd -not -user cosyd").stdout == ""
+        assert here.shell("find /var/lib/cosyd -not -user cosyd").stdout == ""
 
-    def test_after_a_reboot_the_service_is_back_and_the_history_is_there(self, there: Server) -> None:
-        assert there.shell(f"cosyd say {shlex.quote(TEXT)} >/dev/null").returncode == 0
-        self.reboot(there)
-        there.wait_for_page()
-        assert [row["text"] for row in there.cosyd("history", "history")] == [TEXT]
-        speaks(there)
+    def test_after_a_reboot_the_service_is_back_and_the_history_is_there(self, here: Server) -> None:
+        assert here.shell(f"cosyd say {shlex.quote(TEXT)} >/dev/null").returncode == 0
+        self.reboot(here)
+        here.wait_for_page()
+        assert [row["text"] for row in here.cosyd("history", "history")] == [TEXT]
+        speaks(here)
 
-    def test_another_version_is_put_beside_and_the_old_is_the_way_back(self, there: Server) -> None:
-        old = os.readlink(there.machine.path / "opt/cosyd/venv")
-        version = there.shell("sed -i 's/^version = .*/version = \"0.1.1\"/' pyproject.toml")
+    def test_another_version_is_put_beside_and_the_old_is_the_way_back(self, here: Server) -> None:
+        old = os.readlink(here.machine.path / "opt/cosyd/venv")
+        version = here.shell("sed -i 's/^version = .*/version = \"0.1.1\"/' pyproject.toml")
         assert version.returncode == 0
-        done = there.install()
+        done = here.install()
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
-        new = os.readlink(there.machine.path / "opt/cosyd/venv")
+        new = os.readlink(here.machine.path / "opt/cosyd/venv")
         assert new != old and "/0.1.1-" in new
-        assert (there.machine.path / old.lstrip("/") / ".cosyd-complete").exists()
-        there.wait_for_page()
-        assert "0.1.1" in there.shell("cosyd --version").stdout
-        assert there.shell("sed -i 's/^version = .*/version = \"0.1.0\"/' pyproject.toml").returncode == 0
-        back = there.install()
+        assert (here.machine.path / old.lstrip("/") / ".cosyd-complete").exists()
+        here.wait_for_page()
+        assert "0.1.1" in here.shell("cosyd --version").stdout
+        assert here.shell("sed -i 's/^version = .*/version = \"0.1.0\"/' pyproject.toml").returncode == 0
+        back = here.install()
         assert back.returncode == 24 and "0.1.1 is in use, which is newer" in back.stdout
-        assert os.readlink(there.machine.path / "opt/cosyd/venv") == new
-        assert there.shell("sed -i 's/^version = .*/version = \"0.1.1\"/' pyproject.toml").returncode == 0
+        assert os.readlink(here.machine.path / "opt/cosyd/venv") == new
+        assert here.shell("sed -i 's/^version = .*/version = \"0.1.1\"/' pyproject.toml").returncode == 0
 
-    def test_h07_a_held_package_lock_is_waited_for(self, there: Server) -> None:
-        there.shell("apt-get -q -y purge pkg-config pkgconf", timeout_s=300)
+    def test_h07_a_held_package_lock_is_waited_for(self, here: Server) -> None:
+        here.shell("apt-get -q -y purge pkg-config pkgconf", timeout_s=300)
         held = (
             "import fcntl, time; f = open('/var/lib/dpkg/lock-frontend', 'a'); "
             "fcntl.lockf(f, fcntl.LOCK_EX); time.sleep(40)"
         )
-        there.shell(f"python3 -c {shlex.quote(held)} </dev/null >/dev/null 2>&1 &")
-        done = there.install()
+        here.shell(f"python3 -c {shlex.quote(held)} </dev/null >/dev/null 2>&1 &")
+        done = here.install()
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         assert "Waiting for it" in done.stdout
 
-    def test_uninstall_leaves_recordings_settings_and_nothing_else(self, there: Server) -> None:
-        done = there.shell("./install.sh uninstall", timeout_s=INSTALL_S)
+    def test_uninstall_leaves_recordings_settings_and_nothing_else(self, here: Server) -> None:
+        done = here.shell("./install.sh uninstall", timeout_s=INSTALL_S)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         assert "/var/lib/cosyd" in done.stdout
-        nothing_left(there, type(self).before, kept=True)
-        assert not (there.machine.path / "var/lib/cosyd-swap").exists()
+        nothing_left(here, type(self).before, kept=True)
+        assert not (here.machine.path / "var/lib/cosyd-swap").exists()
 
-    def test_a_later_installation_takes_them_up_again(self, there: Server) -> None:
-        done = there.install()
+    def test_a_later_installation_takes_them_up_again(self, here: Server) -> None:
+        done = here.install()
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
-        there.wait_for_page()
-        assert [row["text"] for row in there.cosyd("history", "history")] == [TEXT]
-        assert there.shell("find /var/lib/cosyd -not -user cosyd").stdout == ""
+        here.wait_for_page()
+        assert [row["text"] for row in here.cosyd("history", "history")] == [TEXT]
+        assert here.shell("find /var/lib/cosyd -not -user cosyd").stdout == ""
 
-    def test_purge_wants_the_word_and_then_nothing_is_left(self, there: Server) -> None:
-        refused = there.shell("./install.sh uninstall --purge", stdin="no\n", timeout_s=INSTALL_S)
+    def test_purge_wants_the_word_and_then_nothing_is_left(self, here: Server) -> None:
+        refused = here.shell("./install.sh uninstall --purge", stdin="no\n", timeout_s=INSTALL_S)
         assert refused.returncode == 18
-        assert there.answers()
-        done = there.shell("./install.sh uninstall --purge", stdin="delete\n", timeout_s=INSTALL_S)
+        assert here.answers()
+        done = here.shell("./install.sh uninstall --purge", stdin="delete\n", timeout_s=INSTALL_S)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
-        nothing_left(there, type(self).before, kept=False)
+        nothing_left(here, type(self).before, kept=False)
 
 
 @contextmanager
@@ -292,70 +293,72 @@ def ansible(inventory: Path, playbook: str, *arguments: str) -> subprocess.Compl
     )  # fmt: skip
 
 
+@pytest.fixture(scope="class")
+def closet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Debian 13."""
+    with over_ssh(tmp_path_factory.mktemp("ssh"), "trixie") as (there, inventory):
+        request.cls.inventory = inventory
+        yield there
+
+
 class TestOverSsh:
     """Debian 13, from this machine, as a user who becomes root."""
-
-    @pytest.fixture(scope="class")
-    def there(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-        with over_ssh(tmp_path_factory.mktemp("ssh"), "trixie") as (there, inventory):
-            type(self).inventory = inventory
-            yield there
 
     def play(self, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`ansible-playbook PLAYBOOK ARGUMENTS` here."""
         return ansible(type(self).inventory, playbook, "-e", "hardware_profile_gpu=none", *arguments)
 
-    def test_h13_a_check_on_a_bare_server_ends_well_and_changes_nothing(self, there: Server) -> None:
-        type(self).before = there.packages()
-        there.shell("touch /tmp/stamp")
+    def test_h13_a_check_on_a_bare_server_ends_well_and_changes_nothing(self, closet: Server) -> None:
+        type(self).before = closet.packages()
+        closet.shell("touch /tmp/stamp")
         done = self.play("site.yml", "--check", "--diff")
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         assert "espeak-ng" in done.stdout and "+profile" in done.stdout
-        changed = there.shell(
+        changed = closet.shell(
             "find /etc /usr /opt /var/lib/dpkg /var/lib/apt -newer /tmp/stamp -type f"
         ).stdout
         assert changed == ""
-        assert there.packages() == type(self).before
+        assert closet.packages() == type(self).before
 
-    def test_it_installs_and_speaks(self, there: Server) -> None:
+    def test_it_installs_and_speaks(self, closet: Server) -> None:
         done = self.play("site.yml")
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         assert "API key for Open WebUI" in done.stdout
-        there.wait_for_page()
-        behind_its_login(there)
-        speaks(there)
-        assert [key["name"] for key in there.cosyd("key", "list")] == ["Open WebUI"]
+        closet.wait_for_page()
+        behind_its_login(closet)
+        speaks(closet)
+        assert [key["name"] for key in closet.cosyd("key", "list")] == ["Open WebUI"]
 
-    def test_h11_a_second_run_changes_nothing_and_starts_nothing_anew(self, there: Server) -> None:
-        pid = there.machine.show("MainPID")["MainPID"]
+    def test_h11_a_second_run_changes_nothing_and_starts_nothing_anew(self, closet: Server) -> None:
+        pid = closet.machine.show("MainPID")["MainPID"]
         done = self.play("site.yml")
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         assert recap(done.stdout)["changed"] == 0, done.stdout
-        assert there.machine.show("MainPID")["MainPID"] == pid
+        assert closet.machine.show("MainPID")["MainPID"] == pid
 
-    def test_a_full_disk_is_named_and_nothing_half_made_stays(self, there: Server) -> None:
+    def test_a_full_disk_is_named_and_nothing_half_made_stays(self, closet: Server) -> None:
         """The next programs do not fit; those in use go on."""
-        there.shell(
+        closet.shell(
             "mkdir -p /tmp/small && mount -t tmpfs -o size=60M tmpfs /tmp/small &&"
             " mv /opt/cosyd/venvs /opt/cosyd/kept"
         )
-        there.shell(
+        closet.shell(
             "mkdir /opt/cosyd/venvs && mount --bind /tmp/small /opt/cosyd/venvs &&"
             " ln -s /opt/cosyd/kept/* /opt/cosyd/venvs/"
         )
         done = self.play("site.yml", "-e", '{"cosyd_extras": ["ja"]}')
-        there.shell(
+        closet.shell(
             "umount /opt/cosyd/venvs && rmdir /opt/cosyd/venvs && mv /opt/cosyd/kept /opt/cosyd/venvs"
         )
         assert done.returncode != 0
         assert "The disk is full" in done.stdout, done.stdout[-3000:]
-        assert len(list((there.machine.path / "opt/cosyd/venvs").iterdir())) == 1
-        assert there.answers()
+        assert len(list((closet.machine.path / "opt/cosyd/venvs").iterdir())) == 1
+        assert closet.answers()
 
-    def test_the_removal_leaves_nothing_else(self, there: Server) -> None:
+    def test_the_removal_leaves_nothing_else(self, closet: Server) -> None:
         done = self.play("uninstall.yml")
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
-        nothing_left(there, type(self).before, kept=True)
+        nothing_left(closet, type(self).before, kept=True)
 
 
 class TestConfined:
@@ -392,27 +395,29 @@ DRIVER_PLAY = """
 """
 
 
+@pytest.fixture(scope="class")
+def driven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Debian 12 with a card, a driver's stand-in packages, and nouveau loaded."""
+    folder = tmp_path_factory.mktemp("driver")
+    with over_ssh(folder, "bookworm") as (there, inventory):
+        lay(there.machine.path)
+        (folder / "fake").mkdir()
+        simulated = Simulated(Machine(folder / "fake", "rtx3060", nouveau=True))
+        simulated.commands(folder / "commands")
+        for command in (folder / "commands").iterdir():
+            shutil.copy(command, there.machine.path / "usr/local/bin" / command.name)
+        shutil.copytree(folder / "fake", there.machine.path / "srv/fake", symlinks=True)
+        (folder / "play.yml").write_text(DRIVER_PLAY, encoding="utf-8")
+        kernel = os.uname().release
+        (there.machine.path / "boot").mkdir(exist_ok=True)
+        (there.machine.path / f"boot/initrd.img-{kernel}").write_text("old\n", encoding="utf-8")
+        request.cls.inventory, request.cls.folder = inventory, folder
+        yield there
+
+
 class TestDriver:
     """Debian 12 with an RTX 3060 and packages that stand in for NVIDIA's: what is installed, in which order,
     and what is not done twice. No module is loaded; the real packages were not run."""
-
-    @pytest.fixture(scope="class")
-    def there(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-        folder = tmp_path_factory.mktemp("driver")
-        with over_ssh(folder, "bookworm") as (there, inventory):
-            lay(there.machine.path)
-            (folder / "fake").mkdir()
-            simulated = Simulated(Machine(folder / "fake", "rtx3060", nouveau=True))
-            simulated.commands(folder / "commands")
-            for command in (folder / "commands").iterdir():
-                shutil.copy(command, there.machine.path / "usr/local/bin" / command.name)
-            shutil.copytree(folder / "fake", there.machine.path / "srv/fake", symlinks=True)
-            (folder / "play.yml").write_text(DRIVER_PLAY, encoding="utf-8")
-            kernel = os.uname().release
-            (there.machine.path / "boot").mkdir(exist_ok=True)
-            (there.machine.path / f"boot/initrd.img-{kernel}").write_text("old\n", encoding="utf-8")
-            type(self).inventory, type(self).folder = inventory, folder
-            yield there
 
     def play(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The roles, told that a driver may be installed."""
@@ -426,43 +431,45 @@ class TestDriver:
         play = str(type(self).folder / "play.yml")
         return ansible(type(self).inventory, play, *pairs, *arguments)
 
-    def test_h03_a_module_that_was_not_built_for_the_running_kernel_is_named(self, there: Server) -> None:
-        (there.machine.path / "srv/no-headers").touch()
+    def test_h03_a_module_that_was_not_built_for_the_running_kernel_is_named(self, driven: Server) -> None:
+        (driven.machine.path / "srv/no-headers").touch()
         done = self.play("-e", "nvidia_driver_kernel=6.1.0-99-gone")
         assert done.returncode != 0
         assert "was not built for the running kernel 6.1.0-99-gone" in done.stdout, done.stdout[-3000:]
         assert "linux-headers-amd64" in done.stdout
-        (there.machine.path / "srv/no-headers").unlink()
+        (driven.machine.path / "srv/no-headers").unlink()
 
     def test_h01_nouveau_is_shut_out_of_the_initramfs_too_and_a_restart_is_asked_for(
-        self, there: Server
+        self, driven: Server
     ) -> None:
         done = self.play()
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr
         assert "Restart the machine" in done.stdout
-        image = there.machine.path / f"boot/initrd.img-{os.uname().release}"
+        image = driven.machine.path / f"boot/initrd.img-{os.uname().release}"
         assert "cosyd-nouveau.conf" in image.read_text("utf-8")
-        assert "nvidia-kernel-dkms" in there.packages() and "nvidia-open-kernel-dkms" not in there.packages()
-        held = there.machine.run("apt-mark", "showhold").stdout.split()
+        assert (
+            "nvidia-kernel-dkms" in driven.packages() and "nvidia-open-kernel-dkms" not in driven.packages()
+        )
+        held = driven.machine.run("apt-mark", "showhold").stdout.split()
         assert "nvidia-kernel-dkms" in held and "linux-headers-amd64" not in held
-        assert (there.machine.path / "opt/cosyd/restart-needed").exists()
+        assert (driven.machine.path / "opt/cosyd/restart-needed").exists()
 
-    def test_h11_until_then_a_second_run_does_nothing_again(self, there: Server) -> None:
-        built = (there.machine.path / "srv/initramfs.log").read_text("utf-8")
+    def test_h11_until_then_a_second_run_does_nothing_again(self, driven: Server) -> None:
+        built = (driven.machine.path / "srv/initramfs.log").read_text("utf-8")
         done = self.play()
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr
         assert recap(done.stdout)["changed"] == 0, done.stdout
-        assert (there.machine.path / "srv/initramfs.log").read_text("utf-8") == built
+        assert (driven.machine.path / "srv/initramfs.log").read_text("utf-8") == built
         assert "Restart the machine" in done.stdout
 
-    def test_h01_a_blacklist_without_its_initramfs_is_made_good(self, there: Server) -> None:
-        image = there.machine.path / f"boot/initrd.img-{os.uname().release}"
+    def test_h01_a_blacklist_without_its_initramfs_is_made_good(self, driven: Server) -> None:
+        image = driven.machine.path / f"boot/initrd.img-{os.uname().release}"
         image.write_text("old\n", encoding="utf-8")
         assert self.play().returncode == 0
         assert "cosyd-nouveau.conf" in image.read_text("utf-8")
 
-    def test_the_removal_leaves_the_driver_and_lets_it_be_updated(self, there: Server) -> None:
+    def test_the_removal_leaves_the_driver_and_lets_it_be_updated(self, driven: Server) -> None:
         done = ansible(type(self).inventory, "uninstall.yml")
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr
-        assert "nvidia-kernel-dkms" in there.packages()
-        assert there.machine.run("apt-mark", "showhold").stdout == ""
+        assert "nvidia-kernel-dkms" in driven.packages()
+        assert driven.machine.run("apt-mark", "showhold").stdout == ""
