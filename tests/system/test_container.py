@@ -37,6 +37,7 @@ def healthy(running: Container) -> bool:
     return running.exec(*running.image.health).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_image_speaks_as_nobody_of_note_and_keeps_all_in_its_volume(image: Image, tmp_path: Path) -> None:
     assert image.owner() == (10200, 10200)
     assert image.volumes == ["/data"] and image.workdir == "/data"
@@ -83,6 +84,7 @@ def test_the_image_speaks_as_nobody_of_note_and_keeps_all_in_its_volume(image: I
     assert [path.name for path in volume.glob("*.zip")]
 
 
+@pytest.mark.slow
 def test_in_a_container_an_update_says_how_it_is_done(image: Image, tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
