@@ -28,11 +28,12 @@ def header(config: Config) -> str:
 
 
 def encode(sample: Sample, now: float) -> str:
-    """One look; `now` is monotonic seconds."""
+    """One look; `now` is monotonic seconds. Times to the last bit: the loop wakes at the very end of a settle
+    time, and a millisecond less would make the replay decide one look later, or never."""
     ram, vram = sample.ram, sample.vram
     return json.dumps(
         {
-            "t": round(now, 3),
+            "t": now,
             "ram": ram
             and [
                 ram.available_bytes,
@@ -59,7 +60,7 @@ def encode(sample: Sample, now: float) -> str:
                     int(p.ready),
                     int(p.idle),
                     p.base_rss_bytes,
-                    round(p.age_s),
+                    p.age_s,
                     int(p.keep),
                 ]
                 for p in sample.own
