@@ -8,6 +8,7 @@ and passwords are refused. The rules say in whose words a refusal is told.
 from __future__ import annotations
 
 import hashlib
+import json
 import stat
 import struct
 import zipfile
@@ -104,6 +105,23 @@ def copy_member(made: zipfile.ZipFile, info: zipfile.ZipInfo, out: IO[bytes] | N
     if left:
         raise rules.refused("damaged")
     return digest.hexdigest()
+
+
+def parse_manifest(data: bytes, form: str, version: int, rules: Rules) -> dict[str, Any]:
+    """The JSON object of a manifest of format `form`, of any version up to `version`. Raises what
+    `rules.refused` makes of `manifest` and, for a later one, of `version`."""
+    try:
+        found = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise rules.refused("manifest") from None
+    if not isinstance(found, dict) or found.get("format") != form:
+        raise rules.refused("manifest")
+    said = found.get("version")
+    if type(said) is not int or said < 1:
+        raise rules.refused("manifest")
+    if said > version:
+        raise rules.refused("version", value=said)
+    return found
 
 
 def check_listed(files: Any, names: set[str], rules: Rules) -> Mapping[str, Mapping[str, Any]]:

@@ -73,6 +73,7 @@ async def serve(context: ChildContext) -> int:
         }
     )
     link.notify("hello", role="web", engine=None, pid=os.getpid(), schema=SCHEMA_VERSION)
+    # Before the imports: each of them moves the deadline of the start.
     start_heartbeat(link, HeartbeatState(), context.config.heartbeat_s)
     try:
         return await _serve(context, link, orders)

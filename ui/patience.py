@@ -45,8 +45,12 @@ class PatientProtocol(H11Protocol):
         left_s = self._connected_at + FRESH_S - self.loop.time()
         if self.cycle is None and left_s > 0:
             self._ending = True
-            self.loop.call_later(left_s, super().shutdown)
+            self.loop.call_later(left_s, self._close)
         else:
+            super().shutdown()
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():
             super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -8,7 +8,7 @@ with.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -26,18 +26,20 @@ Kind = Literal["found", "do", "cannot", "stop"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a part brings: bytes from the network, bytes that stay on disk, bytes more while it is made."""
+    """What a part brings: bytes from the network, bytes that stay on disk, bytes more while it is made, and
+    the folder that they lie in."""
 
     download: int
     disk: int
     working: int = 0
+    folder: Literal["/opt", "/var/lib"] = "/opt"
 
 
 BASE = Part(420 * MB, 1500 * MB, 500 * MB)
 """Debian packages with the compiler for systemd-python, Ansible, cosyd's own packages."""
 TORCH = {"cpu": Part(210 * MB, 900 * MB, 300 * MB)}
 TORCH_CUDA = Part(3 * GB, 7 * GB, 3 * GB)
-MODEL = Part(int(4.4 * GB), int(6.6 * GB))
+MODEL = Part(int(4.4 * GB), int(6.6 * GB), folder="/var/lib")
 """With the converted weights, which the first start makes."""
 
 
@@ -82,7 +84,7 @@ def parts(fit: Fit, wish: Wish) -> list[Part]:
     wanted = [] if wish.installed else [BASE]
     if wish.cosyvoice and fit.torch.requirement is not None:
         wanted.append(TORCH.get(fit.torch.family, TORCH_CUDA))
-        wanted.append(Part(0, MODEL.disk) if wish.model_dir else MODEL)
+        wanted.append(replace(MODEL, download=0) if wish.model_dir else MODEL)
     return wanted
 
 
@@ -143,8 +145,8 @@ def _stop(facts: Facts, fit: Fit, wish: Wish) -> Iterator[Statement]:
         holder = facts.port_holder or "?"
         yield Statement("stop", "stop_port", {"port": wish.port, "holder": holder}, E_PORT)
     needed = parts(fit, wish)
-    programs = sum(part.disk + part.working for part in needed if part.disk != MODEL.disk)
-    model = sum(part.disk for part in needed if part.disk == MODEL.disk)
+    programs = sum(part.disk + part.working for part in needed if part.folder == "/opt")
+    model = sum(part.disk + part.working for part in needed if part.folder == "/var/lib")
     free, opt = facts.disk_free_bytes, wish.opt_free_bytes
     if opt is not None and opt < programs:
         yield Statement("stop", "stop_disk", {"folder": "/opt", "need": programs, "free": opt}, E_DISK)

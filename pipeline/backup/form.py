@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.archives import Rules
+from pipeline.archives import Rules, parse_manifest
 from pipeline.codes import CosydError
 from pipeline.voices.archive import CLIP, LIMITS
 from pipeline.voices.archive import FEATURES as FEATURES_NAME
@@ -79,19 +79,9 @@ def write_manifest(about: About, files: Mapping[str, Mapping[str, Any]]) -> byte
     return json.dumps(said, ensure_ascii=False, indent=0).encode()
 
 
-def parse_manifest(data: bytes) -> tuple[About, Any]:
+def read_about(data: bytes) -> tuple[About, Any]:
     """What it is, and its list of files, not looked at yet. Raises what `refused` makes."""
-    try:
-        found = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise refused("manifest") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise refused("manifest")
-    version = found.get("version")
-    if type(version) is not int or version < 1:
-        raise refused("manifest")
-    if version > VERSION:
-        raise refused("version", value=version)
+    found = parse_manifest(data, FORMAT, VERSION, RULES)
     schema, outputs = found.get("schema"), found.get("outputs")
     words = [found.get(name) for name in ("made_at", "cosyd", "profile")]
     made_at, cosyd, profile = map(str, words)

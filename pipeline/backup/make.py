@@ -27,7 +27,7 @@ from pipeline.backup.form import (
     MANIFEST,
     RULES,
     About,
-    parse_manifest,
+    read_about,
     refused,
     write_manifest,
 )
@@ -226,7 +226,7 @@ def verify(path: Path) -> None:
     """Read a backup back and compare every file with its checksum. Raises CosydError(bad_value)."""
     with opened(path, RULES) as made:
         infos = {info.filename: info for info in made.infolist()}
-        _, listed = parse_manifest(read_member(made, infos.pop(MANIFEST), RULES))
+        _, listed = read_about(read_member(made, infos.pop(MANIFEST), RULES))
         files = check_listed(listed, set(infos), RULES)
         for name, info in infos.items():
             if copy_member(made, info, None, RULES) != files[name]["sha256"]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from pipeline.archives import check_listed, copy_member, opened, read_member
 from pipeline.audio.files import disk_errors, fsync_folder, write_whole
-from pipeline.backup.form import CONFIG, DATABASE, MANIFEST, RULES, About, parse_manifest, refused
+from pipeline.backup.form import CONFIG, DATABASE, MANIFEST, RULES, About, read_about, refused
 from pipeline.backup.make import stamp
 from pipeline.backup.moves import Move, finish, perform
 from pipeline.codes import CosydError
@@ -87,7 +87,7 @@ def look(file: Path) -> Seen:
 
 
 def _manifest(made: zipfile.ZipFile) -> tuple[About, Mapping[str, Mapping[str, Any]]]:
-    about, listed = parse_manifest(read_member(made, made.getinfo(MANIFEST), RULES))
+    about, listed = read_about(read_member(made, made.getinfo(MANIFEST), RULES))
     return about, check_listed(listed, set(made.namelist()) - {MANIFEST}, RULES)
 
 

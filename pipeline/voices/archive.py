@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.archives import Rules, check_listed, member, opened, read_member
+from pipeline.archives import Rules, check_listed, member, opened, parse_manifest, read_member
 from pipeline.codes import CosydError
 
 MANIFEST, CLIP, FEATURES = "manifest.json", "reference.flac", "features.safetensors"
@@ -70,25 +70,10 @@ def read_archive(path: Path) -> Archive:
     """The checked content of a file. Raises CosydError(bad_value) with what is wrong and what to do."""
     with opened(path, RULES) as made:
         found = {info.filename: read_member(made, info, RULES) for info in made.infolist()}
-    about = _manifest(found[MANIFEST])
+    about = parse_manifest(found[MANIFEST], FORMAT, VERSION, RULES)
     wanted = set(found) - {MANIFEST}
     files = check_listed(about.get("files"), wanted, RULES)
     for name in sorted(wanted):
         if files[name]["sha256"] != hashlib.sha256(found[name]).hexdigest():
             raise refused("hash", value=name)
     return Archive(about, found[CLIP], found.get(FEATURES))
-
-
-def _manifest(data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise refused("manifest") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise refused("manifest")
-    version = found.get("version")
-    if type(version) is not int or version < 1:
-        raise refused("manifest")
-    if version > VERSION:
-        raise refused("version", value=version)
-    return found

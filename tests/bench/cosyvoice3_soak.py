@@ -33,7 +33,7 @@ LIMIT_BYTES = 4 << 30
 GROWTH_BYTES = 20 << 20
 SETTLED = 20
 """Generations before a slope is looked at. Each new length of a segment leaves kernels behind, until those
-that are kept (`pipeline.planning.environment.PRIMITIVES`) are complete: 15 to 20 MB in all, then nothing."""
+that are kept (`pipeline.planning.environment.PRIMITIVES`) are complete: 15 to 20 MB were seen."""
 NOISE_BYTES = 100_000
 """A slope below 25 pages a generation is noise, however sure its interval is."""
 TEXTS = ("今天天气很好。", "我们去图书馆。", "Good morning.", "一二三四五六七。", "See you later.")

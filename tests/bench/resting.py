@@ -36,11 +36,8 @@ def bare_python() -> Iterator[psutil.Process]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of its threads so far, to the nanosecond (`schedstat`).
-
-    Not `utime` and `stime`: most kernels count those by whoever runs when the timer ticks, and who sleeps
-    a tick always does. A process that worked for 0.1 ms each second was charged with ten times that.
-    """
+    """CPU seconds of its threads so far, to the nanosecond by the scheduler (`schedstat`). `utime` and
+    `stime` count timer ticks of 4 to 10 ms on most kernels: too coarse for work of a millisecond."""
     files = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(file.read_text().split()[0]) for file in files) / 1e9
 

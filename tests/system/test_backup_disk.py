@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,8 @@ from pipeline.backup import make, restore
 from pipeline.codes import CosydError
 from pipeline.paths import StatePaths
 from pipeline.store.db import connect, write_transaction
+from tests.system.mounts import small_tmpfs
+from tests.system.swap_helper import MIB
 from tests.unit.backupkit import files, filled, rows
 from tests.unit.storekit import NOW
 from tests.unit.test_cli import cosyd
@@ -22,14 +23,8 @@ pytestmark = pytest.mark.root
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Two megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], check=True)
-    try:
+    with small_tmpfs(tmp_path, 2 * MIB) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def large(paths: StatePaths) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.service import Service, ended, plain_words, wait_for
+from tests.system.mounts import small_tmpfs
+from tests.system.swap_helper import MIB
 
 
 @pytest.mark.root
@@ -27,13 +29,8 @@ def test_a_read_only_state_folder_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], check=True)
-    try:
+    with small_tmpfs(tmp_path, 64 * MIB) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.root

@@ -33,6 +33,7 @@ from pipeline.store.ensure import ensure_schema
 from pipeline.store.schema import SCHEMA_VERSION
 from pipeline.voices.registry import clip_path, cloned_voices, remove_voice
 from tests.unit.backupkit import files, filled, new_voice, recording, rewritten, rows
+from tests.unit.killkit import KILL_AT
 from tests.unit.storekit import CONFIG, NOW, new_state
 from tests.unit.test_cli import cosyd
 
@@ -453,22 +454,15 @@ def test_without_a_cosyd_or_a_folder_it_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.zip*"))
 
 
-KILLED = """
-import os, signal, sys
-left, names = int(sys.argv[1]), sys.argv[2].split(",")
-def counted(function):
-    def wrapper(*args, **named):
-        global left
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-        return function(*args, **named)
-    return wrapper
-for name in names:
-    setattr(os, name, counted(getattr(os, name)))
+KILLED = (
+    KILL_AT
+    + """
+import sys
+kill_at(int(sys.argv[1]), sys.argv[2].split(","))
 from daemon.cli.main import main
 main(sys.argv[3:])
 """
+)
 
 
 FEW, ALL_CALLS = "rename", "rename,replace,fsync,unlink,mkdir,rmdir"

@@ -28,6 +28,7 @@ from pipeline.messages import error_text
 from pipeline.paths import StatePaths
 from pipeline.planning.torch_build import TorchBuild
 from pipeline.store.schema import SCHEMA_VERSION
+from tests.unit.killkit import KILL_AT
 from tests.unit.storekit import NOW, new_state, opened, submit
 from tests.unit.test_cli import cosyd
 
@@ -300,28 +301,22 @@ def test_a_disk_that_is_full_leaves_the_old_one_running(
     assert layout.current() == "old" and service.active() and read_plan(layout) is None
 
 
-KILLED = """
-import os, signal, sys
+KILLED = (
+    KILL_AT
+    + """
+import sys
 from pathlib import Path
-left, home, state = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+home, state = Path(sys.argv[2]), Path(sys.argv[3])
 from daemon.update import switch
 from daemon.update.layout import Layout
 from pipeline.paths import StatePaths
 from tests.unit.test_update import FileService
 service = FileService(Layout(home), StatePaths.at(state, {}))
 switch.Appliance.of = staticmethod(lambda paths: service)
-def counted(function):
-    def wrapper(*args, **named):
-        global left
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-        return function(*args, **named)
-    return wrapper
-for name in ("rename", "replace", "unlink", "mkdir", "symlink"):
-    setattr(os, name, counted(getattr(os, name)))
+kill_at(int(sys.argv[1]), ("rename", "replace", "unlink", "mkdir", "symlink"))
 sys.exit(switch.main(sys.argv[4:]))
 """
+)
 
 
 def run_switch(kill_at: int, layout: Layout, paths: StatePaths, *words: str) -> int:
