@@ -293,7 +293,7 @@ def test_a_process_that_is_stopped_dead_is_noticed_and_replaced(tmp_path: Path, 
         frozen = service.child(victim)
         wait_for(lambda: service.rows("SELECT 1 FROM segments WHERE state = 'done'"), 30, "a segment")
         frozen.send_signal(signal.SIGSTOP)
-        wait_for(lambda: not frozen.is_running() or frozen.status() == psutil.STATUS_ZOMBIE, 30, "its end")
+        service.gone([frozen], 30)
         assert service.wait_job(job)["state"] == "done"
         assert until_answered(service, 60) < 60
         assert "worker_killed" in service.event_kinds()
