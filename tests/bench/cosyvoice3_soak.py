@@ -3,7 +3,7 @@
     python -m tests.bench.cosyvoice3_soak [--folder DIR] [--json FILE] [--stage engine|service] [--count N]
 
 engine    50 generations in one process: resident memory after 50 less that after 5 stays below 20 MB
-service   `cosyd run` in a memory cgroup of 4 GB (root): 120 generations, none lost, the last 100 with no slope
+service   `cosyd run` in a memory cgroup of 4 GB (root): 120 generations, none lost, the last 100 flat
 
 The checkpoint is written into --folder when it is not there (3.4 GB). Exit status 1 when one of these fails.
 """
