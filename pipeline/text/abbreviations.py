@@ -50,7 +50,7 @@ _NUMBERED = {
     "figs": "figures", "p": "page", "pp": "pages", "pg": "page", "vol": "volume", "Vol": "Volume", "ch": "chapter",
     "Ch": "Chapter", "Chap": "Chapter", "sec": "section", "Sec": "Section", "eq": "equation", "Eq": "Equation",
     "ed": "edition", "ext": "extension", "Art": "Article", "art": "article", "Rm": "room", "Bldg": "building",
-    "Apt": "apartment", "apt": "apartment", "Ste": "suite",
+    "Apt": "apartment", "apt": "apartment", "Ste": "suite", "Lv": "level", "Lvl": "level", "Rev": "revision",
 }  # fmt: skip
 """Only before a number."""
 

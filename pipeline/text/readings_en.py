@@ -79,6 +79,16 @@ def day_month(m: Match) -> str | None:
     return f"{the}{ordinal(m['d'])} of {MONTHS[month - 1]}{tail}"
 
 
+def month_name(short: str) -> str:
+    """Oct: October"""
+    return _MONTH[short[:3].lower()]
+
+
+def lines(m: Match) -> str:
+    """1080p: ten eighty p"""
+    return f"{cardinal(m['n'][:-2])} {cardinal(m['n'][-2:])} {m['l']}"
+
+
 def months(m: Match) -> str:
     """Jan-Mar 2024"""
     first, last = (_MONTH[m[name][:3].lower()] for name in "ab")
@@ -172,6 +182,8 @@ def spell_digits(text: str) -> str:
 def model(m: Match) -> str:
     """RTX4090, H200, MP3"""
     digits = m["n"]
+    if m["l"] in ("FY", "CY") and _YEAR.fullmatch(digits):
+        return f"{m['l']} {year(digits)}"
     bare = "." not in digits and (len(digits) > 2 or (digits[0] == "0" and len(digits) > 1))
     return f"{m['l']} {one_by_one(digits) if bare else decimal(digits)}"
 

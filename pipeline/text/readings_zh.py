@@ -27,7 +27,7 @@ _CALL = re.compile(
 )
 _SHORT = re.compile(r"110|112|119|120|122|12[0-9]{3}|1[01][0-9]{3}|9[5-6][0-9]{3}|911|999")
 _SERVICE = re.compile(
-    r"100(?:86|10|00)|12(?:306|315|318|320|333|348|358|366|369|377|388)"
+    r"10086|12(?:306|315|318|320|333|348|358|366|369|377|388)"
     r"|955(?:88|33|55|66|99|59|95|28|58|68|77|80|16|18|19|11|00|22)"
 )
 """Telephone numbers that everybody in China knows."""
@@ -41,8 +41,8 @@ _NAMED = re.compile(
 )
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}|21[0-9]{2}")
 _TWO_COUNTS = frozenset(
-    "个只条张本位名件台辆次遍天周岁层间家份句页章节课集部首支枝把块片颗粒杯瓶碗盘袋箱盒包双对套批组队排行列场轮届棵朵座栋所"
-    "米里斤两亩吨升克元倍站步种项样公厘毫小分点百千万亿秒匹头根口门道人成"
+    "个只条张本位名件台辆次遍天年周岁层间家份句页章节课集部首支枝把块片颗粒杯瓶碗盘袋箱盒包双对套批组队排行列场轮届棵朵座栋所"
+    "米里斤亩吨升克元倍站步种项样公厘毫小分点百千万亿秒匹头根口门道人成"
 )
 _NOT_TWO = re.compile(r"分(?![钟])|人[称]|成语|年级|里面|百分|行业")
 
@@ -161,9 +161,14 @@ def hour_half(m: Match) -> str | None:
 
 
 def time_range(m: Match) -> str | None:
-    """8:30-17:00"""
-    first, last = _clock(m["h"], m["min"]), _clock(m["h2"], m["min2"])
-    return f"{first}到{last}" if first and last else None
+    """8:30-17:00, 8:00am-5:00pm"""
+    ends = []
+    for hour, minute, half in (("h", "min", "half"), ("h2", "min2", "half2")):
+        said = _clock(m[hour], m[minute])
+        if said is None:
+            return None
+        ends.append({"a": "上午", "p": "下午"}.get(maybe(m, half)[:1].lower(), "") + said)
+    return "到".join(ends)
 
 
 def ratio(m: Match) -> str:
@@ -197,7 +202,9 @@ def short_phone(m: Match) -> str | None:
     )
     known = _SERVICE.fullmatch(digits) and not re.match(r" ?[个次份元块折分秒万千人天年米名条件]", after(m))
     if _SHORT.fullmatch(digits) and (
-        _SHORT_AFTER.match(after(m)) or known or (listed and (len(digits) == 3 or digits[0] == "9"))
+        _SHORT_AFTER.match(after(m))
+        or known
+        or (listed and (len(digits) == 3 or digits[0] == "9" or digits[:2] == "10"))
     ):
         return one_by_one(digits, telephone=True)
     return None
@@ -299,7 +306,9 @@ def fraction(m: Match) -> str | None:
         return None
     if re.search(r"血压[^0-9]{0,4}$", before(m)):
         return f"{decimal(above)}比{decimal(below)}"
-    if re.search(r"(?:日期|生日|截至|截止|时间)[^0-9]{0,2}$", before(m)):
+    if re.search(r"(?:日期|生日|截至|截止|时间)[^0-9]{0,2}$", before(m)) or re.match(
+        r" ?[(（]?(?:周|星期)[一二三四五六日天]", after(m)
+    ):
         return _month_day(above, below)
     return (f"{cardinal(m['w'])}又" if maybe(m, "w") else "") + f"{cardinal(below)}分之{cardinal(above)}"
 
@@ -347,7 +356,8 @@ def span(m: Match) -> str | None:
         return _month_day(first, last) or f"{one_by_one(first)}到{one_by_one(last)}"
     if plain and (max(len(first), len(last)) > 5 or (first[0] == "0" and len(first) > 1)) and sep == "-":
         return f"{one_by_one(first)}，{one_by_one(last)}"
-    return f"{decimal(first)}到{decimal(last)}"
+    few = last == "2" and after(m)[:1] in _TWO_COUNTS and not _NOT_TWO.match(after(m))
+    return f"{decimal(first)}到{'两' if few else decimal(last)}"
 
 
 POWER = re.compile(r"[0-9.]{1,8}(?:\^|[⁰¹²³⁴-⁹])")
@@ -410,6 +420,10 @@ def number(m: Match) -> str:
 def _plain(digits: str, m: Match) -> str | None:
     lead, tail = before(m), after(m)
     count = len(digits)
+    if count == 2 and digits[0] == "0" and digits != "00" and re.match(r"[月日号点时]", tail):
+        return cardinal(digits)
+    if count == 2 and lead[-1:] in ("'", "’") and tail[:1] == "年":
+        return one_by_one(digits)
     if (count > 1 and digits[0] == "0") or (count >= 9 and not re.match(r"[元块万亿个人字条次年公米]", tail)):
         return one_by_one(digits)
     if (count >= 3 and re.match(r"路(?!程|人)", tail)) or (
@@ -429,5 +443,5 @@ def _plain(digits: str, m: Match) -> str | None:
     if count == 2 and digits[0] in "6789" and re.match(r"年(?!代|前|后|来|间|内|以|的?历史|级)", tail):
         return one_by_one(digits) if not re.search(r"[第了过约近] ?$", lead) else None
     if digits == "2" and tail[:1] in _TWO_COUNTS and not _NOT_TWO.match(tail):
-        return None if re.search(r"[第月周]\s?$|星期\s?$", lead) else "两"
+        return None if re.search(r"[第月周]\s?$|星期\s?$|[大初高]$", lead) else "两"
     return None

@@ -93,6 +93,21 @@ EN = Rules(
         ),
         rule("l", r"(?P<mon>" + MONTHS + r")\.?,? " + _YEAR, say.month_year),
         rule(
+            "l",
+            r"(?P<mon>" + MONTHS + r")\.? ['’](?P<n>[0-9]{2})(?![0-9])",
+            lambda m: f"{say.month_name(m['mon'])} {cardinal(m['n'])}",
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<d>[0-3]?[0-9])-(?P<mon>" + MONTHS + r")-(?P<y>(?:1[0-9]|20)[0-9]{2})(?![0-9-])",
+            say.day_month,
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<d>[0-3]?[0-9])\.(?P<m>[01]?[0-9])\.(?P<y>(?:19|20)[0-9]{2})(?![0-9]|\.[0-9])",
+            say.iso_date,
+        ),
+        rule(
             "d",
             _S
             + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9]) ?(?P<half>[AaPp]\.?[Mm]\b\.?)?"
@@ -146,6 +161,22 @@ EN = Rules(
         rule("d", r"(?<![0-9A-Za-z-])[2-9][0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
         rule("d", _NS + r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
         rule("d", _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])", say.phone),
+        rule(
+            "d",
+            _NS + r"1-8(?P<n>00|88|77|66|55|44|33)-(?P<w>[A-Z]{2}[A-Z-]{2,9})(?![A-Za-z0-9])",
+            lambda m: "one, eight " + ("hundred" if m["n"] == "00" else one_by_one(m["n"])) + f", {m['w']}",
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]{1,3}(?: [0-9]{3}){2,4})(?![0-9])",
+            lambda m: cardinal(m["n"].replace(" ", "")),
+        ),
+        rule("d", _NS + r"(?P<n>480|720|1080|1440|2160)(?P<l>[pi])" + _END, say.lines),
+        rule(
+            "d",
+            _NS + r"802\.(?P<n>[0-9]{1,2})(?![0-9]|\.[0-9])",
+            lambda m: "eight oh two point " + cardinal(m["n"]),
+        ),
         rule("d", _NS + r"[0-9]{3,6}(?![0-9%]|[-.,][0-9])", say.short_phone),
         rule(
             "dl",
@@ -220,7 +251,7 @@ EN = Rules(
         ),
         rule(
             "d",
-            _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])"
+            _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3})[ -])?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])"
             r"(?: (?P<unit>" + _LONG_UNITS + r")" + _END + r")?",
             say.fraction,
         ),
@@ -264,7 +295,7 @@ EN = Rules(
             + _UNITS
             + r")"
             + _END
-            + r"(?!['’])",
+            + r"(?!['’])(?:\.(?= [a-z]))?",
             say.unit,
         ),
         rule("d", _NS + r"(?P<n>" + _N + r")[\"″](?= [a-z])", say.inches),
@@ -277,8 +308,8 @@ EN = Rules(
         ),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
-            r"|\^(?P<exp>-?[0-9]{1,4}|n))(?: ?(?P<unit>"
+            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]{1,3}|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
+            r"|(?:\^|\*\*)(?P<exp>-?[0-9]{1,4}|n))(?: ?(?P<unit>"
             + _UNITS
             + r")"
             + _END
@@ -301,6 +332,11 @@ EN = Rules(
         rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million"),
         rule("l", r"[Mm]id-(?P<n>[0-9]{4})s\b", lambda m: "mid " + say.decade_words(m["n"])),
         rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " "),
+        rule(
+            "l",
+            r"(?P<l>[A-Za-z]{1,8}[0-9]{1,2})-(?P<n>[0-9]{3,6})(?![0-9])",
+            lambda m: say.spell_digits(m[0]),
+        ),
         rule("l", r"(?P<l>[A-Za-z]{1,12})-?(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])", say.model),
         rule("d", _NS + r"(?P<n>[0-9]+)(?=[A-Za-z])", lambda m: say.number(m) + " "),
         # words

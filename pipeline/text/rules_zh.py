@@ -28,7 +28,7 @@ _UNITS = alternatives(ZH_UNITS)
 _SCALE = r"[十百千万亿]{0,3}"
 _EXT = r"(?: ?(?:转|-|分机) ?[0-9]{1,6}(?![0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
-_EVENTS = "事件|事变|大?地震|晚会|起义|惨案|运动|大促|购物节|年中|狂欢|恐怖袭击|国际消费者"
+_EVENTS = "事件|事变|大?地震|晚会|起义|惨案|运动|大促|购物节|年中|狂欢|恐怖袭击|国际消费者|表白|购物"
 _DATE = r"(?P<y>1[0-9]{3}|2[01][0-9]{2})"
 
 
@@ -84,6 +84,19 @@ ZH = Rules(
         ),
         rule(
             "d",
+            _NS + r"(?P<n>480|720|1080|1440|2160)(?P<l>[pPiI])" + _NOT_LETTER,
+            lambda m: one_by_one(m["n"]) + m["l"],
+        ),
+        rule(
+            "d", _NS + r"802\.(?P<n>[0-9]{1,2})(?![0-9]|\.[0-9])", lambda m: "八零二点" + one_by_one(m["n"])
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]{1,3}(?: [0-9]{3}){2,4})(?![0-9])",
+            lambda m: decimal(m["n"].replace(" ", "")),
+        ),
+        rule(
+            "d",
             _NS + r"(?P<n>(?:1[0-9]|20)[0-9]0)['’]?s" + _NOT_LETTER,
             lambda m: one_by_one(m["n"]) + "年代",
         ),
@@ -101,9 +114,9 @@ ZH = Rules(
         rule(
             "d",
             _S
-            + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])"
+            + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?: ?(?P<half>[AaPp])\.?[Mm]\.?(?![A-Za-z]))?"
             + _TO
-            + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])",
+            + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])(?: ?(?P<half2>[AaPp])\.?[Mm]\.?(?![A-Za-z]))?",
             say.time_range,
         ),
         rule(
@@ -290,8 +303,8 @@ ZH = Rules(
         rule("l", r"(?P<v>[vV])(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])", say.version),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
-            r"|\^(?P<exp>-?[0-9]{1,4}|n))(?: ?(?P<unit>"
+            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]{1,3}|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
+            r"|(?:\^|\*\*)(?P<exp>-?[0-9]{1,4}|n))(?: ?(?P<unit>"
             + _UNITS
             + r")"
             + _NOT_LETTER
@@ -312,12 +325,23 @@ ZH = Rules(
         ),
         rule(
             "l",
+            r"(?P<l>RTX|GTX|RX|GT) (?P<n>[0-9]{3,4})(?![0-9])",
+            lambda m: f"{m['l']} {one_by_one(m['n'])}",
+        ),
+        rule(
+            "l",
+            r"(?P<l>[A-Za-z]{1,8}[0-9]{1,2})-(?P<n>[0-9]{3,6})(?![0-9])",
+            lambda m: say.spell_digits(m[0]),
+        ),
+        rule(
+            "l",
             r"(?P<l>[A-Za-z][A-Za-z]{0,11})[- ]?(?<! )(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])",
             say.model,
         ),
         rule("d", _NS + r"(?P<n>" + _N + r")\"(?=[屏显电])", lambda m: decimal(m["n"]) + "英寸"),
         rule("l", r"(?<=第)(?P<r>[IVXLCM]{1,7})" + _NOT_LETTER, say.roman_number),
         rule("l", r"(?P<r>[IVX]{1,6})(?= ?[世期型类级部卷])", say.roman_number),
+        rule("l", r"(?<=[㐀-鿿])(?P<r>[IVX]{2,6})" + _NOT_LETTER, say.roman_number),
         rule("l", r"[Nn][Oo]\. ?(?P<n>[0-9]{1,5})(?![0-9])", lambda m: "第" + cardinal(m["n"])),
         rule("d", _NS + r"(?P<n>[0-9]{1,4})(?:st|nd|rd|th)" + _NOT_LETTER, lambda m: "第" + cardinal(m["n"])),
         rule("s", r"#(?P<n>[0-9]{1,4})(?![0-9])", lambda m: cardinal(m["n"]) + "号"),
@@ -332,7 +356,7 @@ ZH = Rules(
         rule("d", _NS + r"(?P<n>[0-9]+)\+(?= ?[年个人名家款种岁天条项位])", lambda m: decimal(m["n"]) + "多"),
         rule(
             "d",
-            _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)[kK](?= ?[个人粉赞次条名]| ?[sS]tar)",
+            _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)[kK](?= ?\+?[个人粉赞次条名收阅]| ?[sS]tar)",
             lambda m: say.scaled(m["n"], "k"),
         ),
         rule(
@@ -353,6 +377,11 @@ ZH = Rules(
             lambda m: None if re.search(r"[0-9A-Za-z.]$", say.before(m)) else "零点" + one_by_one(m["n"]),
         ),
         # signs
+        rule(
+            "s",
+            r"/[sS](?![A-Za-z0-9])",
+            lambda m: "每秒" if re.search(r"[0-9] ?[KMGT]?[Bb]$", say.before(m)) else None,
+        ),
         rule("s", r"!=", "不等于"),
         rule("s", r">=", "大于等于"),
         rule("s", r"<=", "小于等于"),

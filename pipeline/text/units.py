@@ -37,6 +37,7 @@ EN_UNITS: dict[str, tuple[str, str]] = {
     "cm³": ("cubic centimeter", "cubic centimeters"),
     "km/h": ("kilometer per hour", "kilometers per hour"), "kph": ("kilometer per hour", "kilometers per hour"),
     "m/s": ("meter per second", "meters per second"), "mph": ("mile per hour", "miles per hour"),
+    "m.p.h.": ("mile per hour", "miles per hour"),
     "W": ("watt", "watts"), "kW": ("kilowatt", "kilowatts"), "MW": ("megawatt", "megawatts"),
     "kWh": ("kilowatt hour", "kilowatt hours"), "Wh": ("watt hour", "watt hours"), "V": ("volt", "volts"),
     "kV": ("kilovolt", "kilovolts"), "mA": ("milliamp", "milliamps"), "mAh": ("milliamp hour", "milliamp hours"),
