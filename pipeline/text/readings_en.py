@@ -23,6 +23,13 @@ _NAMED = re.compile(
     r"|ssn|routing|otp)(?: (?:number|no|code|is|was|of|in))*[.:#]*|#) ?$",
     re.I,
 )
+# How the two end, as a place can look behind itself: most numbers need no closer look at the words before them.
+AFTER_CALL = r"(?:(?<=[: ] )|(?<=[:\n])|(?<=(?:all|led|ing|ial|ext|one| at) ))"
+AFTER_NAME = (
+    r"(?:(?<=[.:#\n]|[^\x00-\x7f])|(?<=[.:#] )|(?<=(?i:\bid) )"
+    r"|(?<=(?i:ode|pin|ord|unt|cct|ial|ion|ing|der|ice|ket|ase|ght|zip|ard|ext|sbn|del|nce|ref|ort|nse|ate|ssn|otp"
+    r"|ber| no| is|was| of| in) ))"
+)
 _COUNTS = re.compile(
     r" (?:people|men|women|children|copies|times|more|different|dollars|miles|years|days|[a-z]{3,}s\b)"
 )

@@ -31,6 +31,11 @@ _NAMED = re.compile(
     r"|邮编|邮政编码|身份证号?|尾号|证号|车牌号?|序列号|房号|手机号?|(?i:qq|id|pin|sn|imei)号?|微信号?|航班|班次|车次"
     r"|护照|银行卡|会员号|门牌号?|批号|型号|条码)(?:[是为:#]| )*[A-Za-z]*-?$"
 )
+# What may stand right before a number of each kind: a look at one character spares the longer one.
+AFTER_CALL = "(?<=[打拨线话警救服助叫电诉号码是为: \n])"
+AFTER_NAME = "(?<=[号码令编证照卡班次机信牌qdnQDNıſ是为:# \n-])"
+AFTER_EXTENSION = "(?<=[转机号是为: \n])"
+SHORT = "(?=(?:" + _SHORT.pattern + ")(?![0-9]))"
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}|21[0-9]{2}")
 _TWO_COUNTS = frozenset(
     "个只条张本位名件台辆次遍天周岁层间家份句页章节课集部首支枝把块片颗粒杯瓶碗盘袋箱盒包双对套批组队排行列场轮届棵朵座栋所"

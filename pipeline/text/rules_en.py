@@ -13,7 +13,7 @@ from pipeline.text.links import link_rules
 from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal
 from pipeline.text.rule import Rules, rule
 from pipeline.text.signs import read_sign
-from pipeline.text.units import EN_MONEY, EN_UNITS, alternatives
+from pipeline.text.units import EN_MONEY, EN_UNITS, alternatives, firsts
 
 _N = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
 _S = r"(?<![0-9])(?<![0-9][.,])"
@@ -27,6 +27,9 @@ _UNITS = alternatives(dict.fromkeys(EN_UNITS, ""))
 _HALF = r"(?P<half>[AaPp]\.? ?[Mm]\b\.?)"
 _SCALE = r"(?P<scale> (?:hundred|thousand|million|billion|trillion)\b|(?:bn|mn|[kKmMbBT])(?![A-Za-z0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
+# What may come after the first digits of a number (`_N`) that goes on with something else; any
+# letter where one may, since each set that differs costs an expression.
+_OR = r"[,. %s]"
 _YEAR = r"(?P<y>1[0-9]{3}|20[0-9]{2})(?![0-9])"
 
 _SIGNS = {
@@ -54,6 +57,7 @@ EN = Rules(
             "d",
             r"(?<![^\n])(?P<n>[0-9]{1,3})(?:\)|\.(?![0-9]))[ \t]*(?=\S)",
             lambda m: cardinal(m["n"]) + ". ",
+            then="[).]",
         ),
         rule("s", r"[(](?P<n>[0-9]{1,2})[)][ \t]+", lambda m: cardinal(m["n"]) + ", "),
         # dates and times
@@ -62,11 +66,13 @@ EN = Rules(
             _S + r"(?P<y>1[0-9]{3}|2[01][0-9]{2})(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])"
             r"(?![0-9]|[-/.][0-9])(?:T(?=[0-9]{2}:))?",
             say.iso_date,
+            then="[-/.]",
         ),
         rule(
             "d",
             _S + r"(?P<a>[0-3]?[0-9])/(?P<b>[0-3]?[0-9])/(?P<y>[0-9]{4}|[0-9]{2})(?![0-9/])",
             say.slash_date,
+            then="/",
         ),
         rule(
             "l",
@@ -78,6 +84,7 @@ EN = Rules(
             "d",
             _NS + r"(?P<d>[0-3]?[0-9])(?:st|nd|rd|th)? (?P<mon>" + MONTHS + r")\b\.?(?:,? " + _YEAR + r")?",
             say.day_month,
+            then="[ A-Za-z]",
         ),
         rule("l", r"(?P<mon>" + MONTHS + r")\.?,? " + _YEAR, say.month_year),
         rule(
@@ -87,20 +94,23 @@ EN = Rules(
             + _TO
             + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])(?: ?(?P<half2>[AaPp]\.?[Mm]\b))?",
             say.time_range,
+            then=":",
         ),
         rule(
             "d",
             _S + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?::(?P<sec>[0-5][0-9])(?:\.[0-9]{1,6})?)?"
             r"(?![0-9:])(?: ?" + _HALF + r")?Z?" + _END,
             say.time,
+            then=":",
         ),
-        rule("d", _NS + r"(?P<h>[0-9]{1,2}) ?" + _HALF + _END, say.hour_half),
-        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio),
+        rule("d", _NS + r"(?P<h>[0-9]{1,2}) ?" + _HALF + _END, say.hour_half, then="[ A-Za-z]"),
+        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, then=_OR % ":"),
         rule(
             "ds",
             r"(?:(?<![0-9A-Za-z$.,])(?P<n>(?:1[0-9]|20)[0-9]0)|['’](?P<a>[0-9]0)|(?<=[Tt]he )(?P<b>[2-9]0))"
             r"['’]?s\b",
             say.decade,
+            then="['’A-Za-z]",
         ),
         # telephone and other numbers that name something
         rule(
@@ -114,14 +124,17 @@ EN = Rules(
             r"(?<![0-9A-Za-z-])(?:1[- .])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[- .])[0-9]{3}[- .][0-9]{4}(?![0-9-])"
             r"(?:,? ?(?:x|ext\.?) ?[0-9]{1,6})?",
             say.phone,
+            then="[- .]",
         ),
-        rule("d", r"(?<![0-9A-Za-z-])[2-9][0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
-        rule("d", _NS + r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
-        rule("d", _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])", say.phone),
-        rule("d", _NS + r"[0-9]{3,6}(?![0-9.,%]|-[0-9])", say.short_phone),
+        rule("d", r"(?<![0-9A-Za-z-])[2-9][0-9]{2}-[0-9]{4}(?![0-9-])", say.phone, then="-"),
+        rule("d", _NS + r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])", say.phone, then="-"),
+        rule("d", _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])", say.phone, then="[- ]"),
+        rule("d", _NS + say.AFTER_CALL + r"[0-9]{3,6}(?![0-9.,%]|-[0-9])", say.short_phone, then="[^.,%]?"),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
+            r"(?<![0-9A-Za-z])"
+            + say.AFTER_NAME
+            + r"(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
             say.named,
         ),
         # money
@@ -142,8 +155,13 @@ EN = Rules(
             say.money,
         ),
         rule("l", r"(?P<cur>" + _CODES + r") ?(?P<n>" + _N + r")" + _SCALE, say.money),
-        rule("d", _NS + r"(?P<n>" + _N + r") ?(?P<cur>€|£|" + _CODES + r")" + _END, say.money_after),
-        rule("d", _NS + r"(?P<n>[0-9]{1,3})¢", lambda m: cardinal(m["n"]) + " cents"),
+        rule(
+            "d",
+            _NS + r"(?P<n>" + _N + r") ?(?P<cur>€|£|" + _CODES + r")" + _END,
+            say.money_after,
+            then=_OR % "€£A-Za-z",
+        ),
+        rule("d", _NS + r"(?P<n>[0-9]{1,3})¢", lambda m: cardinal(m["n"]) + " cents", then="¢"),
         # percent, temperature, fractions
         rule(
             "ds",
@@ -155,8 +173,14 @@ EN = Rules(
             + _SIGNED
             + r") ?(?P<sign>[%‰])",
             say.percent,
+            then=_OR % "%~–—-",
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])", say.percent),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])",
+            say.percent,
+            then=_OR % "%‰",
+        ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>"
@@ -168,14 +192,21 @@ EN = Rules(
             + r") ?"
             + _DEGREE,
             say.degrees,
+            then=_OR % "℃°~–—-",
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE, say.degrees),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE,
+            say.degrees,
+            then=_OR % "℃°℉",
+        ),
         rule(
             "d",
             _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])",
             say.fraction,
+            then="[ /]",
         ),
-        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark),
+        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark, then="[ ¼-¾⅐-⅞]"),
         # quantities
         rule(
             "d",
@@ -191,6 +222,7 @@ EN = Rules(
             + r")?"
             + _END,
             say.dimensions,
+            then=_OR % "×*A-Za-z",
         ),
         rule(
             "ds",
@@ -206,9 +238,10 @@ EN = Rules(
             + _END
             + r"(?!['’])",
             say.unit,
+            then=_OR % (firsts(EN_UNITS) + "A-Za-z~–—-"),
         ),
-        rule("d", _NS + r"(?P<f>[0-9])['′](?: ?(?P<i>[0-9]{1,2})[\"″])", say.feet_inches),
-        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version),
+        rule("d", _NS + r"(?P<f>[0-9])['′](?: ?(?P<i>[0-9]{1,2})[\"″])", say.feet_inches, then="['′]"),
+        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version, then="[.]"),
         rule(
             "l",
             r"(?P<v>[vV]|[Vv]ersion (?=[0-9.]+\.[0-9]))(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])",
@@ -219,23 +252,33 @@ EN = Rules(
             r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
             r"|\^(?P<exp>-?[0-9]{1,4}|n))",
             say.power,
+            then=r"[.\^⁰¹²³⁴-⁹⁺⁻ⁿ]",
         ),
-        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0])),
+        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0]), then="-"),
         rule(
-            "d", _NS + r"(?P<n>" + _N + r")(?P<sep>" + _TO + r")(?P<n2>" + _N + r")(?![:/]|-[0-9])", say.span
+            "d",
+            _NS + r"(?P<n>" + _N + r")(?P<sep>" + _TO + r")(?P<n2>" + _N + r")(?![:/]|-[0-9])",
+            say.span,
+            then=_OR % "~–—-",
         ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]{1,3}(?:,[0-9]{3})*)(?:st|nd|rd|th)\b",
             lambda m: ordinal(m["n"].replace(",", "")),
+            then="[,A-Za-z]",
         ),
-        rule("d", _NS + r"(?P<n>[0-9]+)[xX](?![A-Za-z0-9])", lambda m: cardinal(m["n"]) + " times"),
-        rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand"),
-        rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million"),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]+)[xX](?![A-Za-z0-9])",
+            lambda m: cardinal(m["n"]) + " times",
+            then="[A-Za-z]",
+        ),
+        rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand", then="[,.A-Za-z]"),
+        rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million", then="[,.A-Za-z]"),
         rule("l", r"[Mm]id-(?P<n>[0-9]{4})s\b", lambda m: "mid " + say.decade_words(m["n"])),
-        rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " "),
+        rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " ", then="-"),
         rule("l", r"(?P<l>[A-Za-z]{1,12})-?(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])", say.model),
-        rule("d", _NS + r"(?P<n>[0-9]+)(?=[A-Za-z])", lambda m: say.number(m) + " "),
+        rule("d", _NS + r"(?P<n>[0-9]+)(?=[A-Za-z])", lambda m: say.number(m) + " ", then="[A-Za-z]"),
         # words
         rule(
             "l",

@@ -14,7 +14,7 @@ from pipeline.text.links import link_rules
 from pipeline.text.numbers_zh import cardinal, decimal, one_by_one
 from pipeline.text.rule import Rules, rule
 from pipeline.text.signs import read_sign
-from pipeline.text.units import ZH_MONEY, ZH_UNITS, alternatives
+from pipeline.text.units import ZH_MONEY, ZH_UNITS, alternatives, firsts
 
 _N = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
 _S = r"(?<![0-9])(?<![0-9][.,])"  # a number begins here
@@ -28,6 +28,10 @@ _UNITS = alternatives(ZH_UNITS)
 _SCALE = r"[十百千万亿]{0,3}"
 _EXT = r"(?: ?(?:转|-|分机) ?[0-9]{1,6}(?![0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
+# What may come after the first digits of a number (`_N`) that goes on with something else.
+_OR = r"[,. %s]"
+_TOS = "~–—至到-"
+_SCALES = "十百千万亿"
 _DATE = r"(?P<y>1[0-9]{3}|2[01][0-9]{2})"
 
 
@@ -56,6 +60,7 @@ ZH = Rules(
             "d",
             r"(?<![^\n])(?P<n>[0-9]{1,3})(?:[、)]|\.(?![0-9]))[ \t]*(?=\S)",
             lambda m: cardinal(m["n"]) + "，",
+            then="[、).]",
         ),
         rule("s", r"[(](?P<n>[0-9]{1,2})[)][ \t]*", lambda m: cardinal(m["n"]) + "，"),
         # dates and times
@@ -64,11 +69,13 @@ ZH = Rules(
             _S + _DATE + r"(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])(?![0-9]|[-/.][0-9])"
             r"(?:T(?=[0-9]{2}:))?",
             say.date,
+            then="[-/.]",
         ),
         rule(
             "d",
             _S + r"(?P<y>(?:19|20)[0-9]{2})[-/](?P<m>0[1-9]|1[0-2])(?![0-9./-])(?!年|赛季|学年|财年|元)",
             say.year_month,
+            then="[-/]",
         ),
         rule(
             "d",
@@ -83,15 +90,22 @@ ZH = Rules(
             + _TO
             + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])",
             say.time_range,
+            then=":",
         ),
         rule(
             "d",
             _S + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?::(?P<sec>[0-5][0-9])(?:\.[0-9]{1,6})?)?"
             r"(?![0-9:])(?: ?(?P<half>[AaPp]\.?[Mm]\.?)(?![A-Za-z]))?Z?" + _NOT_LETTER,
             say.time,
+            then=":",
         ),
-        rule("d", _S + r"(?P<h>[0-9]{1,2}) ?(?P<half>[AaPp]\.?[Mm])\.?" + _NOT_LETTER, say.hour_half),
-        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio),
+        rule(
+            "d",
+            _S + r"(?P<h>[0-9]{1,2}) ?(?P<half>[AaPp]\.?[Mm])\.?" + _NOT_LETTER,
+            say.hour_half,
+            then="[ A-Za-z]",
+        ),
+        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, then=_OR % ":"),
         # numbers that name something
         rule(
             "s",
@@ -104,8 +118,14 @@ ZH = Rules(
             "d",
             _NS + r"(?<!-)1[3-9][0-9](?P<s>[- ])[0-9]{4}(?P=s)[0-9]{4}(?![0-9]|[-.][0-9])",
             say.grouped_phone,
+            then="[- ]",
         ),
-        rule("d", _NS + r"(?<!-)0[0-9]{2,3}[- ][0-9]{3,4}[- ]?[0-9]{4}(?![0-9])" + _EXT, say.grouped_phone),
+        rule(
+            "d",
+            _NS + r"(?<!-)0[0-9]{2,3}[- ][0-9]{3,4}[- ]?[0-9]{4}(?![0-9])" + _EXT,
+            say.grouped_phone,
+            then="[- ]",
+        ),
         rule("s", r"[(]0[0-9]{2,3}[)] ?[0-9]{3,4}[- ]?[0-9]{4}(?![0-9])" + _EXT, say.grouped_phone),
         rule("d", _NS + r"(?<!-)[48]00[- ]?[0-9]{3}[- ]?[0-9]{4}(?![0-9])" + _EXT, say.grouped_phone),
         rule(
@@ -116,12 +136,20 @@ ZH = Rules(
                 if re.search(r"(?:电话|热线|拨打?|打|致电|号码)(?:[是为:]| )*$", say.before(m))
                 else None
             ),
+            then="-",
         ),
-        rule("d", _NS + r"[0-9]{2,6}(?![0-9.])", say.extension),
-        rule("d", _NS + r"[0-9]{3,8}(?![0-9.,%]|[-~][0-9])", say.short_phone),
+        rule("d", _NS + say.AFTER_EXTENSION + r"[0-9]{2,6}(?![0-9.])", say.extension, then="[^.]?"),
+        rule(
+            "d",
+            _NS + "(?:" + say.AFTER_CALL + "|" + say.SHORT + ")" + r"[0-9]{3,8}(?![0-9.,%]|[-~][0-9])",
+            say.short_phone,
+            then="[^.,%]?",
+        ),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
+            r"(?<![0-9A-Za-z])"
+            + say.AFTER_NAME
+            + r"(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
             say.named,
         ),
         rule("d", _NS + r"[0-9]{17}[0-9Xx]" + _NOT_LETTER, lambda m: say.spell_digits(m[0])),
@@ -129,6 +157,7 @@ ZH = Rules(
             "d",
             _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])",
             lambda m: say.grouped_phone(m).replace("幺", "一"),
+            then="[- ]",
         ),
         # money
         rule(
@@ -164,7 +193,7 @@ ZH = Rules(
             + r"))?元?",
             say.money,
         ),
-        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0])),
+        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0]), then="-"),
         rule(
             "d",
             _NS
@@ -179,6 +208,7 @@ ZH = Rules(
             + r")"
             + r"(?![A-Za-z0-9$])",
             say.money_after,
+            then=_OR % (_SCALES + firsts(ZH_MONEY) + "A-Za-z"),
         ),
         # percent, temperature, fractions
         rule(
@@ -191,8 +221,14 @@ ZH = Rules(
             + _SIGNED
             + r") ?(?P<sign>[%‰])",
             say.percent,
+            then=_OR % ("%‰" + _TOS),
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])", say.percent),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])",
+            say.percent,
+            then=_OR % "%‰",
+        ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>"
@@ -204,14 +240,21 @@ ZH = Rules(
             + r") ?"
             + _DEGREE,
             say.degrees,
+            then=_OR % ("℃°" + _TOS),
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE + r"", say.degrees),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE,
+            say.degrees,
+            then=_OR % "℃°℉",
+        ),
         rule(
             "d",
             _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])",
             say.fraction,
+            then="[ /]",
         ),
-        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark),
+        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark, then="[ ¼-¾⅐-⅞]"),
         # quantities
         rule(
             "d",
@@ -225,6 +268,7 @@ ZH = Rules(
             + r")?"
             + _NOT_LETTER,
             say.dimensions,
+            then=_OR % "×*✕A-Za-z",
         ),
         rule(
             "ds",
@@ -239,14 +283,16 @@ ZH = Rules(
             + r")"
             + _NOT_LETTER,
             say.unit,
+            then=_OR % (firsts(ZH_UNITS) + "A-Za-z" + _TOS),
         ),
-        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version),
+        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version, then="[.]"),
         rule("l", r"(?P<v>[vV])(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])", say.version),
         rule(
             "dl",
             r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
             r"|\^(?P<exp>-?[0-9]{1,4}|n))",
             say.power,
+            then=r"[.\^⁰¹²³⁴-⁹⁺⁻ⁿ]",
         ),
         rule(
             "d",
@@ -259,6 +305,7 @@ ZH = Rules(
             + _N
             + r")(?![:/]|-[0-9])",
             say.span,
+            then=_OR % (_SCALES + _TOS),
         ),
         rule(
             "l",
@@ -268,18 +315,34 @@ ZH = Rules(
         rule("l", r"(?<=第)(?P<r>[IVXLCM]{1,7})" + _NOT_LETTER, say.roman_number),
         rule("l", r"(?P<r>[IVX]{1,6})(?= ?[世期型类级部卷])", say.roman_number),
         rule("l", r"[Nn][Oo]\. ?(?P<n>[0-9]{1,5})(?![0-9])", lambda m: "第" + cardinal(m["n"])),
-        rule("d", _NS + r"(?P<n>[0-9]{1,4})(?:st|nd|rd|th)" + _NOT_LETTER, lambda m: "第" + cardinal(m["n"])),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]{1,4})(?:st|nd|rd|th)" + _NOT_LETTER,
+            lambda m: "第" + cardinal(m["n"]),
+            then="[A-Za-z]",
+        ),
         rule("s", r"#(?P<n>[0-9]{1,4})(?![0-9])", lambda m: cardinal(m["n"]) + "号"),
-        rule("d", _NS + r"(?P<n>[0-9]{1,3})#", lambda m: cardinal(m["n"]) + "号"),
+        rule("d", _NS + r"(?P<n>[0-9]{1,3})#", lambda m: cardinal(m["n"]) + "号", then="#"),
         rule("s", r"[~≈](?=[0-9])", "约"),
         rule("s", r"[-=]>|→|⇒", "到"),
-        rule("d", _NS + r"(?P<n>[0-9]+)\+(?= ?[年个人名家款种岁天条项位])", lambda m: decimal(m["n"]) + "多"),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]+)\+(?= ?[年个人名家款种岁天条项位])",
+            lambda m: decimal(m["n"]) + "多",
+            then="[+]",
+        ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)(?:[wW])(?=[元块人个粉+，。]|$)",
             lambda m: decimal(m["n"]) + "万",
+            then="[.A-Za-z]",
         ),
-        rule("d", _NS + r"(?P<n>" + _N + r") ?- ?(?=[0-9].{0,12}=)", lambda m: decimal(m["n"]) + "减"),
+        rule(
+            "d",
+            _NS + r"(?P<n>" + _N + r") ?- ?(?=[0-9].{0,12}=)",
+            lambda m: decimal(m["n"]) + "减",
+            then=_OR % "-",
+        ),
         rule(
             "ds",
             r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<neg>(?<![0-9A-Za-z)）])[-+])?(?P<n>" + _N + r")",
