@@ -8,6 +8,7 @@ _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
 ).split()
+_SAID = dict(zip("0123456789", _ONES, strict=False))
 _TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = ("", "thousand", "million", "billion", "trillion")
 _ORDINALS = {
@@ -19,13 +20,16 @@ _LONGEST = 15
 
 def one_by_one(digits: str) -> str:
     """`007` as zero zero seven. Other characters are left out."""
-    return " ".join(_ONES[int(ch)] for ch in digits if ch.isascii() and ch.isdigit())
+    return " ".join([_SAID[ch] for ch in digits if ch in _SAID])
 
 
-@functools.lru_cache(maxsize=4096)
 def cardinal(digits: str) -> str:
     """`1,299` as one thousand two hundred ninety nine."""
-    digits = "".join(ch for ch in digits if ch.isascii() and ch.isdigit()).lstrip("0")
+    if not (digits.isascii() and digits.isdigit()):
+        digits = "".join([ch for ch in digits if ch in _SAID])
+    if len(digits) <= 3:
+        return _below_thousand(int(digits or "0")) or "zero"
+    digits = digits.lstrip("0")
     if not digits:
         return "zero"
     if len(digits) > _LONGEST:
@@ -52,6 +56,8 @@ def _below_thousand(number: int) -> str:
 
 def decimal(text: str) -> str:
     """`-3.14` as minus three point one four."""
+    if text.isdigit() and (len(text) == 1 or text[0] != "0"):
+        return cardinal(text)
     sign = "minus " if text[:1] in "-−" else ""
     text = text.lstrip("+-−").replace(",", "")
     whole, _, part = text.partition(".")

@@ -41,12 +41,13 @@ _TWO_COUNTS = frozenset(
     "个只条张本位名件台辆次遍天周岁层间家份句页章节课集部首支枝把块片颗粒杯瓶碗盘袋箱盒包双对套批组队排行列场轮届棵朵座栋所"
     "米里斤两亩吨升克元倍站步种项样公厘毫小分点百千万亿秒匹头根口门道人成"
 )
+_TELLING = frozenset("路号房室年级届后 ")  # after a number that may be read digit by digit
 _NOT_TWO = re.compile(r"分(?![钟])|人[称]|成语|年级|里面|百分|行业")
 
 
 def maybe(m: Match, name: str) -> str:
     """A group that the pattern may not have, or that took no part: ""."""
-    return m.groupdict().get(name) or ""
+    return (m[name] or "") if name in m.re.groupindex else ""
 
 
 def before(m: Match, count: int = 10) -> str:
@@ -330,17 +331,22 @@ def roman_number(m: Match) -> str | None:
 def number(m: Match) -> str:
     """Any other number: by its length, by how it begins, by what follows."""
     text = m["n"]
-    said = _plain(text, m) if text.isdigit() else None
-    if said is None:
-        said = decimal(text, money=after(m)[:1] in ("元", "块") and "." in text)
-    return {"-": "负", "+": "正"}.get(maybe(m, "neg") or "", "") + said
+    if text.isdigit():
+        said = _plain(text, m) or decimal(text)
+    else:
+        said = decimal(text, money="." in text and after(m)[:1] in ("元", "块"))
+    return {"-": "负", "+": "正"}.get(maybe(m, "neg"), "") + said
 
 
 def _plain(digits: str, m: Match) -> str | None:
-    lead, tail = before(m), after(m)
+    tail = after(m)
     count = len(digits)
     if (count > 1 and digits[0] == "0") or (count >= 9 and not re.match(r"[元块万亿个人字条次年公米]", tail)):
         return one_by_one(digits)
+    if digits == "2" and tail[:1] in _TWO_COUNTS and not _NOT_TWO.match(tail):
+        return None if re.search(r"[第月周]\s?$|星期\s?$", before(m)) else "两"
+    if tail[:1] not in _TELLING:
+        return None
     if (count >= 3 and re.match(r"路(?!程|人)", tail)) or (
         count in (3, 4) and re.match(r"号?(?:房|室)", tail)
     ):
@@ -352,7 +358,5 @@ def _plain(digits: str, m: Match) -> str | None:
     if count == 2 and re.match(r"年(?:生|出生|毕业|级|款|产)|后(?=[，。、的 ]|$|宝|男|女|青|员)|届", tail):
         return one_by_one(digits) if digits[0] in "0126789" else None
     if count == 2 and digits[0] in "6789" and re.match(r"年(?!代|前|后|来|间|内|以|的?历史|级)", tail):
-        return one_by_one(digits) if not re.search(r"[第了过约近] ?$", lead) else None
-    if digits == "2" and tail[:1] in _TWO_COUNTS and not _NOT_TWO.match(tail):
-        return None if re.search(r"[第月周]\s?$|星期\s?$", lead) else "两"
+        return one_by_one(digits) if not re.search(r"[第了过约近] ?$", before(m)) else None
     return None
