@@ -27,11 +27,12 @@ def cardinal(digits: str) -> str:
     """`1,299` as one thousand two hundred ninety nine."""
     if not (digits.isascii() and digits.isdigit()):
         digits = "".join([ch for ch in digits if ch in _SAID])
+    digits = digits.lstrip("0")
     if len(digits) <= 3:
         return _below_thousand(int(digits or "0")) or "zero"
-    digits = digits.lstrip("0")
-    if not digits:
-        return "zero"
+    if len(digits) <= 6:
+        high, low = divmod(int(digits), 1000)
+        return f"{_below_thousand(high)} thousand {_below_thousand(low)}".rstrip()
     if len(digits) > _LONGEST:
         return one_by_one(digits)
     groups = [int(digits[max(0, end - 3) : end]) for end in range(len(digits), 0, -3)]

@@ -13,6 +13,16 @@ Match = re.Match[str]
 
 MONTHS = "January February March April May June July August September October November December".split()
 _MONTH = {name[:3].lower(): name for name in MONTHS}
+_ERA = re.compile(r" ?(?:AD|BC|CE|BCE)\b")
+_BEFORE_YEAR = re.compile(
+    r"(?:\b(?:in|since|from|by|until|till|of|year|before|after|during|circa|around|early|late|mid)[- ]|©)$",
+    re.I,
+)
+_THE = re.compile(r"\b[Tt]he $")
+_DIGITS = re.compile(r"[0-9]+")
+_EXTENSION = re.compile(r"(?:x|ext\.?) ?([0-9]+)$")
+_LETTER_GOES_ON = re.compile(r"-[a-z]")
+_EQUALS = re.compile(r" ?=")
 _YEAR = re.compile(r"1[1-9][0-9]{2}|20[0-9]{2}")
 _CALL = re.compile(
     r"(?:[Cc]all(?:ed|ing)?|[Dd]ial(?:ed|ing)?|[Tt]ext|[Pp]hone|[Rr]ing)(?: us at| at| me at)?[: ]+$"
@@ -81,7 +91,7 @@ def day_month(m: Match) -> str | None:
     month = MONTHS.index(_MONTH[m["mon"][:3].lower()]) + 1
     if not 1 <= int(m["d"]) <= 31:
         return None
-    the = "" if re.search(r"\b[Tt]he $", before(m)) else "the "
+    the = "" if _THE.search(before(m)) else "the "
     tail = f" {year(m['y'])}" if maybe(m, "y") else ""
     return f"{the}{ordinal(m['d'])} of {MONTHS[month - 1]}{tail}"
 
@@ -134,8 +144,8 @@ def ratio(m: Match) -> str:
 
 def phone(m: Match) -> str:
     """Groups of digits, a short break between them."""
-    said = ", ".join(one_by_one(group) for group in re.findall(r"[0-9]+", m[0].split("x")[0].split("ext")[0]))
-    if extension := re.search(r"(?:x|ext\.?) ?([0-9]+)$", m[0]):
+    said = ", ".join(one_by_one(group) for group in _DIGITS.findall(m[0].split("x")[0].split("ext")[0]))
+    if extension := _EXTENSION.search(m[0]):
         said += f", extension {one_by_one(extension[1])}"
     return ("plus " if m[0].startswith("+") else "") + said
 
@@ -253,7 +263,7 @@ def fraction_mark(m: Match) -> str | None:
 def dimensions(m: Match) -> str:
     """120×60 cm"""
     parts = [decimal(n) for n in re.findall(r"[0-9]+(?:\.[0-9]+)?", m["all"])]
-    word = " times " if re.match(r" ?=", after(m)) else " by "
+    word = " times " if _EQUALS.match(after(m)) else " by "
     unit_ = maybe(m, "unit")
     return word.join(parts) + (f" {EN_UNITS[unit_][1]}" if unit_ else "")
 
@@ -264,7 +274,7 @@ def unit(m: Match) -> str:
     one, many = EN_UNITS[m["unit"]]
     last = maybe(m, "n2")
     single = m["n"] == "1" and not last
-    adjective = bool(re.match(r"-[a-z]", after(m)))
+    adjective = bool(_LETTER_GOES_ON.match(after(m)))
     name = one if single or adjective else many
     return sign + decimal(m["n"]) + (f" to {decimal(last)}" if last else "") + f" {name}"
 
@@ -279,7 +289,7 @@ def span(m: Match) -> str:
     """5-10, 1914-1918, 9-5"""
     first, last, sep = m["n"], m["n2"], m["sep"]
     years = _YEAR.fullmatch(first) and (_YEAR.fullmatch(last) or len(last) == 2)
-    if re.match(r" ?=", after(m)) or (sep == " - " and "-" in sep):
+    if _EQUALS.match(after(m)) or (sep == " - " and "-" in sep):
         return f"{decimal(first)} minus {decimal(last)}"
     if years and (len(last) == 2 or int(first) < int(last)):
         return f"{year(first)} to {year(last) if len(last) == 4 else cardinal(last)}"
@@ -382,13 +392,9 @@ def number(m: Match) -> str:
 
 
 def _is_year(text: str, m: Match) -> bool:
-    lead, tail = before(m, 14), after(m, 14)
-    if re.search(
-        r"(?:\b(?:in|since|from|by|until|till|of|year|before|after|during|circa|around|early|late|mid)[- ]|©)$",
-        lead,
-        re.I,
-    ):
-        return not _COUNTS.match(tail)
-    if re.match(r" ?(?:AD|BC|CE|BCE)\b", tail):
+    tail = after(m, 14)
+    if _COUNTS.match(tail):
+        return False
+    if text[:2] in ("18", "19", "20") and text != "2000":
         return True
-    return text[:2] in ("18", "19", "20") and text != "2000" and not _COUNTS.match(tail)
+    return bool(_ERA.match(tail) or _BEFORE_YEAR.search(before(m, 14)))

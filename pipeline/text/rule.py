@@ -15,15 +15,20 @@ from pipeline.text.spoken import Edit
 Reading = Callable[[re.Match[str]], str | None]
 
 # Where something to read can begin: a digit; a word in ASCII letters that goes on with something else than
-# letters, a blank or a common mark, or that may be an abbreviation; a sign. Ordinary punctuation is no sign
-# unless a digit follows.
+# letters, a blank or a common mark, that may be an abbreviation, or that may be a month or the like before a
+# number; a sign. Ordinary punctuation is no sign unless a digit follows.
 _PLACES = re.compile(
-    r"[0-9]+|(?<![A-Za-z0-9])(?:(?=[A-Za-z]{1,40}(?:[^A-Za-z\s,;!?'\"’”)，。]| [0-9IVXLC]))[A-Za-z]"
+    r"[0-9]+|(?<![A-Za-z0-9])(?:(?=[A-Za-z]{1,40}(?:[^A-Za-z\s,;!?'\"’”)，。]| [IVXLC])"
+    r"|(?:[A-Z][A-Za-z]{0,39}|version) [0-9])[A-Za-z]"
     r"|(?:Dr|Mr|Mrs|Ms|Prof|St|Mt|vs|Rd|Ave|Blvd|Ln|Hwy)(?=[ ,]|$))|[²³¹⁰⁴-⁹₀-₉¼-¾⅐-⅞Ⅰ-ⅿ①-⓿㋀-㋋㍘-㏿]"
     r"|[-+.,'’(（:~][(]?(?=[0-9$€£¥￥])|[^\w\s,.;:!?'\"()\-，。！？、；：“”‘’（）《》「」『』…—\[\]<|>]|[<>|](?!\|)"
     r"|-(?=>)|_"
 )
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
+"""1,299.50"""
+_NUMBER = re.compile(NUMBER + " ?")
 _NAME = re.compile(r"\(\?P([<=])(\w+)")
+_GOES_ON = frozenset(",. ")
 _FOLLOWS_KEPT = 1000
 
 
@@ -31,23 +36,33 @@ _FOLLOWS_KEPT = 1000
 class Rule:
     """`starts` has `d` (digit), `l` (ASCII letter), `s` (sign) for what a match can begin with.
 
-    Where it begins with a digit, `then` fits what comes after the first digits in a row: a character, or ""
-    where the text ends. None: anything. It spares looking at the rule where it cannot fit, and must be true.
+    Where it begins with a digit, `then` fits the character after the first digits in a row ("" at the end),
+    and `past` the one after the whole `NUMBER` and a blank, if there is one. None: anything. They spare
+    looking at the rule where it cannot fit, and must be true.
     """
 
     starts: str
     pattern: re.Pattern[str]
     reading: Reading
     then: re.Pattern[str] | None = None
+    past: re.Pattern[str] | None = None
+
+    def fits(self, then: str, past: str) -> bool:
+        """Whether it may fit a number with these characters after it."""
+        return (self.then is None or self.then.fullmatch(then) is not None) and (
+            self.past is None or self.past.fullmatch(past) is not None
+        )
 
 
-def rule(starts: str, pattern: str, reading: Reading | str, then: str | None = None) -> Rule:
+def rule(
+    starts: str, pattern: str, reading: Reading | str, then: str | None = None, past: str | None = None
+) -> Rule:
     """A rule from its source; a string is spoken as it is."""
-    after = None if then is None else re.compile(then)
+    follows = [None if source is None else re.compile(source) for source in (then, past)]
     if isinstance(reading, str):
         said = reading
-        return Rule(starts, re.compile(pattern), lambda match: said, after)
-    return Rule(starts, re.compile(pattern), reading, after)
+        return Rule(starts, re.compile(pattern), lambda match: said, *follows)
+    return Rule(starts, re.compile(pattern), reading, *follows)
 
 
 class _Table:
@@ -98,12 +113,12 @@ class Rules:
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._letter, self._sign = (_Table([r for r in rules if kind in r.starts]) for kind in "ls")
         self._digit = [r for r in rules if "d" in r.starts]
-        self._after: dict[str, _Table] = {}
+        self._after: dict[tuple[str, str], _Table] = {}
         self._tables: dict[tuple[int, ...], _Table] = {}
 
-    def _digits_before(self, follows: str) -> _Table:
+    def _digits_before(self, follows: tuple[str, str]) -> _Table:
         """The rules for digits with `follows` after them. Those that are equal for many are made once."""
-        fitting = tuple(i for i, r in enumerate(self._digit) if r.then is None or r.then.fullmatch(follows))
+        fitting = tuple(i for i, r in enumerate(self._digit) if r.fits(*follows))
         table = self._tables.get(fitting)
         if table is None:
             table = self._tables[fitting] = _Table([self._digit[i] for i in fitting])
@@ -120,8 +135,10 @@ class Rules:
             ch = text[at]
             if "0" <= ch <= "9":
                 beyond = found.end()
-                follows = text[beyond] if beyond < end else ""
-                table = self._after.get(follows) or self._digits_before(follows)
+                then = past = text[beyond] if beyond < end else ""
+                if then in _GOES_ON and (number := _NUMBER.match(text, at, end)) is not None:
+                    past = text[number.end()] if number.end() < end else ""
+                table = self._after.get((then, past)) or self._digits_before((then, past))
             else:
                 beyond = at + 1
                 table = self._letter if ch.isascii() and ch.isalpha() else self._sign

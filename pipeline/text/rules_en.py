@@ -11,11 +11,11 @@ from pipeline.text import readings_en as say
 from pipeline.text.abbreviations import ABBREVIATIONS, MONTHS, expand
 from pipeline.text.links import link_rules
 from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal
-from pipeline.text.rule import Rules, rule
+from pipeline.text.rule import NUMBER, Rules, rule
 from pipeline.text.signs import read_sign
 from pipeline.text.units import EN_MONEY, EN_UNITS, alternatives, firsts
 
-_N = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
+_N = NUMBER
 _S = r"(?<![0-9])(?<![0-9][.,])"
 _NS = r"(?<![0-9A-Za-z])(?<![0-9][.,])"
 _SIGNED = r"[-+]?" + _N
@@ -27,9 +27,6 @@ _UNITS = alternatives(dict.fromkeys(EN_UNITS, ""))
 _HALF = r"(?P<half>[AaPp]\.? ?[Mm]\b\.?)"
 _SCALE = r"(?P<scale> (?:hundred|thousand|million|billion|trillion)\b|(?:bn|mn|[kKmMbBT])(?![A-Za-z0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
-# What may come after the first digits of a number (`_N`) that goes on with something else; any
-# letter where one may, since each set that differs costs an expression.
-_OR = r"[,. %s]"
 _YEAR = r"(?P<y>1[0-9]{3}|20[0-9]{2})(?![0-9])"
 
 _SIGNS = {
@@ -104,7 +101,7 @@ EN = Rules(
             then=":",
         ),
         rule("d", _NS + r"(?P<h>[0-9]{1,2}) ?" + _HALF + _END, say.hour_half, then="[ A-Za-z]"),
-        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, then=_OR % ":"),
+        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, past=":"),
         rule(
             "ds",
             r"(?:(?<![0-9A-Za-z$.,])(?P<n>(?:1[0-9]|20)[0-9]0)|['’](?P<a>[0-9]0)|(?<=[Tt]he )(?P<b>[2-9]0))"
@@ -159,7 +156,7 @@ EN = Rules(
             "d",
             _NS + r"(?P<n>" + _N + r") ?(?P<cur>€|£|" + _CODES + r")" + _END,
             say.money_after,
-            then=_OR % "€£A-Za-z",
+            past="[€£A-Za-z]",
         ),
         rule("d", _NS + r"(?P<n>[0-9]{1,3})¢", lambda m: cardinal(m["n"]) + " cents", then="¢"),
         # percent, temperature, fractions
@@ -173,13 +170,13 @@ EN = Rules(
             + _SIGNED
             + r") ?(?P<sign>[%‰])",
             say.percent,
-            then=_OR % "%~–—-",
+            past="[ %~–—-]",
         ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])",
             say.percent,
-            then=_OR % "%‰",
+            past="[%‰]",
         ),
         rule(
             "ds",
@@ -192,13 +189,13 @@ EN = Rules(
             + r") ?"
             + _DEGREE,
             say.degrees,
-            then=_OR % "℃°~–—-",
+            past="[ t℃°~–—-]",
         ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE,
             say.degrees,
-            then=_OR % "℃°℉",
+            past="[℃°℉]",
         ),
         rule(
             "d",
@@ -222,7 +219,7 @@ EN = Rules(
             + r")?"
             + _END,
             say.dimensions,
-            then=_OR % "×*A-Za-z",
+            past="[×*A-Za-z]",
         ),
         rule(
             "ds",
@@ -238,7 +235,7 @@ EN = Rules(
             + _END
             + r"(?!['’])",
             say.unit,
-            then=_OR % (firsts(EN_UNITS) + "A-Za-z~–—-"),
+            past="[" + firsts(EN_UNITS) + "A-Za-z~–—-]",
         ),
         rule("d", _NS + r"(?P<f>[0-9])['′](?: ?(?P<i>[0-9]{1,2})[\"″])", say.feet_inches, then="['′]"),
         rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version, then="[.]"),
@@ -252,14 +249,14 @@ EN = Rules(
             r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
             r"|\^(?P<exp>-?[0-9]{1,4}|n))",
             say.power,
-            then=r"[.\^⁰¹²³⁴-⁹⁺⁻ⁿ]",
+            past=r"[\^⁰¹²³⁴-⁹⁺⁻ⁿ]",
         ),
         rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0]), then="-"),
         rule(
             "d",
             _NS + r"(?P<n>" + _N + r")(?P<sep>" + _TO + r")(?P<n2>" + _N + r")(?![:/]|-[0-9])",
             say.span,
-            then=_OR % "~–—-",
+            past="[~–—-]",
         ),
         rule(
             "d",
@@ -273,8 +270,8 @@ EN = Rules(
             lambda m: cardinal(m["n"]) + " times",
             then="[A-Za-z]",
         ),
-        rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand", then="[,.A-Za-z]"),
-        rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million", then="[,.A-Za-z]"),
+        rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand", past="[A-Za-z]"),
+        rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million", past="[A-Za-z]"),
         rule("l", r"[Mm]id-(?P<n>[0-9]{4})s\b", lambda m: "mid " + say.decade_words(m["n"])),
         rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " ", then="-"),
         rule("l", r"(?P<l>[A-Za-z]{1,12})-?(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])", say.model),

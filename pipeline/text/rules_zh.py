@@ -12,11 +12,11 @@ import re
 from pipeline.text import readings_zh as say
 from pipeline.text.links import link_rules
 from pipeline.text.numbers_zh import cardinal, decimal, one_by_one
-from pipeline.text.rule import Rules, rule
+from pipeline.text.rule import NUMBER, Rules, rule
 from pipeline.text.signs import read_sign
 from pipeline.text.units import ZH_MONEY, ZH_UNITS, alternatives, firsts
 
-_N = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
+_N = NUMBER
 _S = r"(?<![0-9])(?<![0-9][.,])"  # a number begins here
 _NS = r"(?<![0-9A-Za-z])(?<![0-9][.,])"  # .. and no letter stands before it
 _SIGNED = r"[-+]?" + _N
@@ -28,8 +28,6 @@ _UNITS = alternatives(ZH_UNITS)
 _SCALE = r"[十百千万亿]{0,3}"
 _EXT = r"(?: ?(?:转|-|分机) ?[0-9]{1,6}(?![0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
-# What may come after the first digits of a number (`_N`) that goes on with something else.
-_OR = r"[,. %s]"
 _TOS = "~–—至到-"
 _SCALES = "十百千万亿"
 _DATE = r"(?P<y>1[0-9]{3}|2[01][0-9]{2})"
@@ -105,7 +103,7 @@ ZH = Rules(
             say.hour_half,
             then="[ A-Za-z]",
         ),
-        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, then=_OR % ":"),
+        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, past=":"),
         # numbers that name something
         rule(
             "s",
@@ -208,7 +206,7 @@ ZH = Rules(
             + r")"
             + r"(?![A-Za-z0-9$])",
             say.money_after,
-            then=_OR % (_SCALES + firsts(ZH_MONEY) + "A-Za-z"),
+            past="[" + _SCALES + firsts(ZH_MONEY) + "A-Za-z" + "]",
         ),
         # percent, temperature, fractions
         rule(
@@ -221,13 +219,13 @@ ZH = Rules(
             + _SIGNED
             + r") ?(?P<sign>[%‰])",
             say.percent,
-            then=_OR % ("%‰" + _TOS),
+            past="[ %‰" + _TOS + "]",
         ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])",
             say.percent,
-            then=_OR % "%‰",
+            past="[%‰]",
         ),
         rule(
             "ds",
@@ -240,13 +238,13 @@ ZH = Rules(
             + r") ?"
             + _DEGREE,
             say.degrees,
-            then=_OR % ("℃°" + _TOS),
+            past="[ ℃°" + _TOS + "]",
         ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE,
             say.degrees,
-            then=_OR % "℃°℉",
+            past="[℃°℉]",
         ),
         rule(
             "d",
@@ -268,7 +266,7 @@ ZH = Rules(
             + r")?"
             + _NOT_LETTER,
             say.dimensions,
-            then=_OR % "×*✕A-Za-z",
+            past="[×*✕A-Za-z]",
         ),
         rule(
             "ds",
@@ -283,7 +281,7 @@ ZH = Rules(
             + r")"
             + _NOT_LETTER,
             say.unit,
-            then=_OR % (firsts(ZH_UNITS) + "A-Za-z" + _TOS),
+            past="[" + firsts(ZH_UNITS) + "A-Za-z" + _TOS + "]",
         ),
         rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version, then="[.]"),
         rule("l", r"(?P<v>[vV])(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])", say.version),
@@ -292,7 +290,7 @@ ZH = Rules(
             r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
             r"|\^(?P<exp>-?[0-9]{1,4}|n))",
             say.power,
-            then=r"[.\^⁰¹²³⁴-⁹⁺⁻ⁿ]",
+            past=r"[\^⁰¹²³⁴-⁹⁺⁻ⁿ]",
         ),
         rule(
             "d",
@@ -305,7 +303,7 @@ ZH = Rules(
             + _N
             + r")(?![:/]|-[0-9])",
             say.span,
-            then=_OR % (_SCALES + _TOS),
+            past="[" + _SCALES + _TOS + "]",
         ),
         rule(
             "l",
@@ -335,13 +333,13 @@ ZH = Rules(
             "d",
             _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)(?:[wW])(?=[元块人个粉+，。]|$)",
             lambda m: decimal(m["n"]) + "万",
-            then="[.A-Za-z]",
+            past="[A-Za-z]",
         ),
         rule(
             "d",
             _NS + r"(?P<n>" + _N + r") ?- ?(?=[0-9].{0,12}=)",
             lambda m: decimal(m["n"]) + "减",
-            then=_OR % "-",
+            past="-",
         ),
         rule(
             "ds",

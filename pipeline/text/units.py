@@ -84,8 +84,9 @@ EN_MONEY: dict[str, tuple[str, str, str, str]] = {
 
 
 def alternatives(names: dict[str, object] | dict[str, str]) -> str:
-    """A regular expression for any of the keys, the longest first."""
-    return "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+    """A regular expression for any of the keys, the longest first; one look tells whether any can begin."""
+    any_ = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+    return f"(?=[{firsts(names)}])(?:{any_})"
 
 
 def firsts(names: Iterable[str]) -> str:
