@@ -69,9 +69,9 @@ def decimal(text: str) -> str:
 
 def ordinal(digits: str) -> str:
     """`21` as twenty first."""
-    *head, last = cardinal(digits).split()
-    last = _ORDINALS[last] if last in _ORDINALS else last[:-1] + "ieth" if last.endswith("y") else last + "th"
-    return " ".join([*head, last])
+    head, blank, last = cardinal(digits).rpartition(" ")
+    last = _ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else last + "th")
+    return head + blank + last
 
 
 def year(digits: str) -> str:
@@ -81,8 +81,8 @@ def year(digits: str) -> str:
     if number < 1000 or number >= 10000 or 2000 <= number < 2010:
         return cardinal(digits)
     if low == 0:
-        return cardinal(digits) if high % 10 == 0 else f"{cardinal(str(high))} hundred"
-    return f"{cardinal(str(high))} {'oh ' + _ONES[low] if low < 10 else cardinal(str(low))}"
+        return cardinal(digits) if high % 10 == 0 else f"{_below_thousand(high)} hundred"
+    return f"{_below_thousand(high)} {'oh ' + _ONES[low] if low < 10 else _below_thousand(low)}"
 
 
 def plural(words: str) -> str:

@@ -13,6 +13,7 @@ Match = re.Match[str]
 
 MONTHS = "January February March April May June July August September October November December".split()
 _MONTH = {name[:3].lower(): name for name in MONTHS}
+_MONTH_NUMBER = {name[:3].lower(): number for number, name in enumerate(MONTHS, 1)}
 _ERA = re.compile(r" ?(?:AD|BC|CE|BCE)\b")
 _BEFORE_YEAR = re.compile(
     r"(?:\b(?:in|since|from|by|until|till|of|year|before|after|during|circa|around|early|late|mid)[- ]|©)$",
@@ -82,13 +83,13 @@ def slash_date(m: Match) -> str | None:
 
 def month_day(m: Match) -> str | None:
     """Sept. 28, 2025; March 5"""
-    month = MONTHS.index(_MONTH[m["mon"][:3].lower()]) + 1
+    month = _MONTH_NUMBER[m["mon"][:3].lower()]
     return _date_words(m, month, m["d"], maybe(m, "y"))
 
 
 def day_month(m: Match) -> str | None:
     """5 March 2024"""
-    month = MONTHS.index(_MONTH[m["mon"][:3].lower()]) + 1
+    month = _MONTH_NUMBER[m["mon"][:3].lower()]
     if not 1 <= int(m["d"]) <= 31:
         return None
     the = "" if _THE.search(before(m)) else "the "
@@ -179,12 +180,12 @@ def _sum(number: str, cur: str) -> str:
     one, many, cent, cents = EN_MONEY[cur]
     whole, _, part = number.replace(",", "").partition(".")
     if cent and len(part) == 2:
-        pieces = []
-        if int(whole or 0) or not int(part):
-            pieces.append(f"{cardinal(whole)} {one if int(whole or 0) == 1 else many}")
-        if int(part):
-            pieces.append(f"{cardinal(part)} {cent if int(part) == 1 else cents}")
-        return " and ".join(pieces)
+        units, hundredths = int(whole or 0), int(part)
+        major = f"{cardinal(whole)} {one if units == 1 else many}"
+        if not hundredths:
+            return major
+        minor = f"{cardinal(part)} {cent if hundredths == 1 else cents}"
+        return f"{major} and {minor}" if units else minor
     return f"{decimal(number)} {one if number == '1' else many}"
 
 

@@ -131,10 +131,9 @@ class Rules:
         """What to replace in `text[start:end]`; characters around may be looked at."""
         at = start
         while (found := _PLACES.search(text, at, end)) is not None:
-            at = found.start()
+            at, beyond = found.span()
             ch = text[at]
             if "0" <= ch <= "9":
-                beyond = found.end()
                 then = past = text[beyond] if beyond < end else ""
                 if then in _GOES_ON and (number := _NUMBER.match(text, at, end)) is not None:
                     past = text[number.end()] if number.end() < end else ""

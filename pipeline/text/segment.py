@@ -10,7 +10,7 @@ import bisect
 import itertools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pipeline.engines.base import Segment
@@ -40,6 +40,13 @@ _HAN_UNITS = round(_UNITS_PER_SECOND / HAN_PER_SECOND)
 _LETTER_UNITS = round(_UNITS_PER_SECOND / LETTERS_PER_SECOND)
 
 
+def _units(ch: str) -> int:
+    return _HAN_UNITS if is_han(ch) else 0 if ch.isspace() else _LETTER_UNITS
+
+
+_ASCII_UNITS = bytes(_units(chr(code)) for code in range(256))
+
+
 class _Piece(NamedTuple):
     start: int
     end: int
@@ -51,8 +58,13 @@ class _Ruler:
     """Estimated length of any stretch of the text in constant time, and where a given length ends."""
 
     def __init__(self, text: str) -> None:
-        units = {ch: _HAN_UNITS if is_han(ch) else 0 if ch.isspace() else _LETTER_UNITS for ch in set(text)}
-        self.sums = list(itertools.accumulate(map(units.__getitem__, text), initial=0))
+        each: Iterable[int]
+        if text.isascii():
+            each = text.encode("ascii").translate(_ASCII_UNITS)
+        else:
+            units = {ch: _units(ch) for ch in set(text)}
+            each = map(units.__getitem__, text)
+        self.sums = list(itertools.accumulate(each, initial=0))
 
     def units(self, start: int, end: int) -> int:
         return self.sums[end] - self.sums[start]
