@@ -30,8 +30,12 @@ class Boundary(NamedTuple):
 
 _WIDE_ENDS = frozenset("。！？；｡")
 _CLAUSES = frozenset(",;:，、：—–")
-# A mark and those that end a sentence after it, what closes, and the blanks that belong to what comes before.
-_MARKS = re.compile(r"([.!?。！？；｡…,;:，、：—–][.!?。！？；｡…]*)([\"'”’」』】）)\]}》〉»]*)[ \t\u3000]*|\n")
+# A mark (none inside a number) and those that end a sentence after it; what closes; the blanks after, which
+# belong to what comes before.
+_MARKS = re.compile(
+    r"([.!?。！？；｡…,;:，、：—–](?!(?<=[0-9][.,:])[0-9])[.!?。！？；｡…]*)"
+    r"([\"'”’」』】）)\]}》〉»]*)[ \t\u3000]*|\n"
+)
 
 # Never the end of a sentence: a name, number or example follows.
 _TITLES = frozenset(
@@ -60,8 +64,8 @@ def _is_cjk(ch: str) -> bool:
 
 
 def find_boundaries(text: str) -> list[Boundary]:
-    """All places to cut, in order; the strongest kind where several coincide."""
-    found: dict[int, Kind] = {}
+    """All places to cut, in order."""
+    found: list[Boundary] = []
     done = 0
     for match in _MARKS.finditer(text):
         at = match.start()
@@ -77,8 +81,8 @@ def find_boundaries(text: str) -> list[Boundary]:
             # Blanks belong to what comes before, so that a line end right after a full stop is one place.
             kind, end = _mark(text, at, match[1], match.end(2)), match.end()
         if kind is not None:
-            found[end] = max(kind, found.get(end, kind))
-    return [Boundary(at, kind) for at, kind in sorted(found.items())]
+            found.append(Boundary(end, kind))
+    return found
 
 
 def _mark(text: str, at: int, run: str, end: int) -> Kind | None:

@@ -70,13 +70,13 @@ class _Table:
     is ten times slower. Those after one that seldom declines are tried so: it costs 5 ms to make another."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = tuple(rules)
+        self.rules = tuple(rules)
         self._any: re.Pattern[str] | None = None
-        self._by_group = {f"r{i}": (i, r.pattern, r.reading) for i, r in enumerate(self._rules)}
+        self._by_group = {f"r{i}": (i, r.pattern, r.reading) for i, r in enumerate(self.rules)}
 
     def _compiled(self) -> re.Pattern[str]:
         """Any of the rules."""
-        parts = [self._numbered(i, r) for i, r in enumerate(self._rules)]
+        parts = [self._numbered(i, r) for i, r in enumerate(self.rules)]
         self._any = re.compile("|".join(parts) or "(?!)")
         return self._any
 
@@ -100,7 +100,7 @@ class _Table:
         match = pattern.match(text, at, end) if pattern.groups else found
         if match is not None and (to := match.end()) > at and (said := reading(match)) is not None:
             return at, to, said
-        for other in self._rules[first + 1 :]:
+        for other in self.rules[first + 1 :]:
             match = other.pattern.match(text, at, end)
             if match is not None and (to := match.end()) > at and (said := other.reading(match)) is not None:
                 return at, to, said
@@ -112,20 +112,27 @@ class Rules:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._letter, self._sign = (_Table([r for r in rules if kind in r.starts]) for kind in "ls")
-        self._digit = [r for r in rules if "d" in r.starts]
+        self.digit = [r for r in rules if "d" in r.starts]
         self._after: dict[tuple[str, str], _Table] = {}
         self._tables: dict[tuple[int, ...], _Table] = {}
 
     def _digits_before(self, follows: tuple[str, str]) -> _Table:
         """The rules for digits with `follows` after them. Those that are equal for many are made once."""
-        fitting = tuple(i for i, r in enumerate(self._digit) if r.fits(*follows))
+        fitting = tuple(i for i, r in enumerate(self.digit) if r.fits(*follows))
         table = self._tables.get(fitting)
         if table is None:
-            table = self._tables[fitting] = _Table([self._digit[i] for i in fitting])
+            table = self._tables[fitting] = _Table([self.digit[i] for i in fitting])
         if len(self._after) >= _FOLLOWS_KEPT:
             self._after.clear()
         self._after[follows] = table
         return table
+
+    def chosen(self, text: str, at: int, digits_end: int, end: int) -> _Table:
+        """The rules that may fit `text[at:digits_end]`, which is digits, and what follows up to `end`."""
+        then = past = text[digits_end] if digits_end < end else ""
+        if then in _GOES_ON and (number := _NUMBER.match(text, at, end)) is not None:
+            past = text[number.end()] if number.end() < end else ""
+        return self._after.get((then, past)) or self._digits_before((then, past))
 
     def edits(self, text: str, start: int, end: int) -> Iterator[Edit]:
         """What to replace in `text[start:end]`; characters around may be looked at."""
@@ -134,10 +141,7 @@ class Rules:
             at, beyond = found.span()
             ch = text[at]
             if "0" <= ch <= "9":
-                then = past = text[beyond] if beyond < end else ""
-                if then in _GOES_ON and (number := _NUMBER.match(text, at, end)) is not None:
-                    past = text[number.end()] if number.end() < end else ""
-                table = self._after.get((then, past)) or self._digits_before((then, past))
+                table = self.chosen(text, at, beyond, end)
             else:
                 beyond = at + 1
                 table = self._letter if ch.isascii() and ch.isalpha() else self._sign
