@@ -1,5 +1,5 @@
-"""Times the text front end, in CPU seconds: `python -m tests.bench.text [MB] [WORDS]`, a text of each kind (of those
-whose name has WORDS in it), per million characters and per megabyte of UTF-8.
+"""Times the text front end, in CPU seconds: `python -m tests.bench.text [MB] [WORDS]`, a text of each kind
+(of those whose name has WORDS in it), per million characters and per megabyte of UTF-8.
 
 What is drawn differs from sentence to sentence (by a fixed seed): dates, times, prices, percents, telephone
 numbers, units; so that nothing is fast only because it was read before.
@@ -7,6 +7,8 @@ numbers, units; so that nothing is fast only because it was read before.
 
 from __future__ import annotations
 
+import functools
+import operator
 import random
 import sys
 import time
@@ -35,14 +37,18 @@ class _Drawn:
     def __getitem__(self, field: str) -> str:
         pick, one_of = self._random.randint, self._random.choice
         year, month, day = pick(1900, 2099), pick(1, 12), pick(1, 28)
+        name = _MONTHS[month - 1]
         whole, cents = pick(1, 10 ** pick(1, 7)), pick(0, 99)
+        part = one_of(["", f".{cents}"])
         ways: dict[str, Callable[[], str]] = {
             "date": lambda: one_of(
                 [f"{year}-{month:02}-{day:02}", f"{year}/{month}/{day}", f"{year}.{month:02}.{day:02}"]
             ),
-            "日期": lambda: one_of([f"{year}年{month}月{day}日", f"{month}月{day}日", f"{year}-{month:02}-{day:02}"]),
+            "日期": lambda: one_of(
+                [f"{year}年{month}月{day}日", f"{month}月{day}日", f"{year}-{month:02}-{day:02}"]
+            ),
             "Month day": lambda: one_of(
-                [f"{_MONTHS[month - 1]} {day}, {year}", f"{_MONTHS[month - 1][:3]}. {day}", f"{day} {_MONTHS[month - 1]}"]
+                [f"{name} {day}, {year}", f"{name[:3]}. {day}", f"{day} {name}"],
             ),
             "year": lambda: str(year),
             "clock": lambda: f"{pick(0, 23)}:{pick(0, 59):02}",
@@ -54,14 +60,16 @@ class _Drawn:
             "percent": lambda: f"{pick(0, 99)}.{pick(0, 99)}%" if cents % 2 else f"{pick(1, 100)}%",
             "range": lambda: f"{month}-{month + pick(1, 30)}",
             "phone": lambda: f"{pick(200, 999)}-{pick(200, 999)}-{pick(0, 9999):04}",
-            "手机": lambda: one_of([f"13{pick(0, 999_999_999):09}", f"0{pick(10, 99)}-{pick(10**7, 10**8 - 1)}"]),
-            "measure": lambda: f"{pick(1, 999)}{one_of(['', f'.{cents}'])} {one_of('km kg cm MB GB kWh m mph'.split())}",
-            "单位": lambda: f"{pick(1, 999)}{one_of(['', f'.{cents}'])}{one_of('km kg cm ml kWh m 米 公里'.split())}",
+            "手机": lambda: one_of(
+                [f"13{pick(0, 999_999_999):09}", f"0{pick(10, 99)}-{pick(10**7, 10**8 - 1)}"]
+            ),
+            "measure": lambda: f"{pick(1, 999)}{part} {one_of('km kg cm MB GB kWh m mph'.split())}",
+            "单位": lambda: f"{pick(1, 999)}{part}{one_of('km kg cm ml kWh m 米 公里'.split())}",
             "degrees": lambda: f"{pick(-20, 45)}°{one_of('CF')}",
             "fraction": lambda: f"{pick(1, 9)}/{pick(2, 16)}",
             "model": lambda: f"{one_of('A B GX RTX H'.split())}{pick(1, 9999)}",
             "nth": lambda: one_of([f"{pick(2, 9)}th", f"2{pick(4, 9)}th", "21st", "33rd"]),
-        }  # fmt: skip
+        }
         return ways[field]()
 
 
@@ -106,8 +114,12 @@ def drawn(sentences: list[str], length: int, seed: int = 1) -> str:
 
 def texts(length: int) -> dict[str, Callable[[], str]]:
     """A text of about `length` characters of each kind, made when it is called for."""
-    repeated = {name: (lambda unit=unit: unit * (length // len(unit))) for name, unit in UNITS.items()}
-    return repeated | {name: (lambda lines=lines: drawn(lines, length)) for name, lines in DRAWN.items()}
+    made: dict[str, Callable[[], str]] = {}
+    for name, unit in UNITS.items():
+        made[name] = functools.partial(operator.mul, unit, length // len(unit))
+    for name, sentences in DRAWN.items():
+        made[name] = functools.partial(drawn, sentences, length)
+    return made
 
 
 def main(megabytes: float, words: str = "") -> None:
