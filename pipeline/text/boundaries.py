@@ -6,8 +6,8 @@ A boundary lies after the mark, its closing quotes and brackets. Used by `pipeli
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from pipeline.jobs import is_han
 
@@ -21,8 +21,7 @@ class Kind(IntEnum):
     PARAGRAPH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(NamedTuple):
     """A place between two characters."""
 
     at: int
@@ -31,8 +30,12 @@ class Boundary:
 
 _WIDE_ENDS = frozenset("。！？；｡")
 _CLAUSES = frozenset(",;:，、：—–")
-_CLOSERS = frozenset("\"'”’」』】）)]}》〉»]")
-_MARKS = re.compile("[.!?。！？；｡…,;:，、：—–\n]")
+# A mark (none inside a number) and those that end a sentence after it; what closes; the blanks after, which
+# belong to what comes before.
+_MARKS = re.compile(
+    r"([.!?。！？；｡…,;:，、：—–](?!(?<=[0-9][.,:])[0-9])[.!?。！？；｡…]*)"
+    r"([\"'”’」』】）)\]}》〉»]*)[ \t\u3000]*|\n"
+)
 
 # Never the end of a sentence: a name, number or example follows.
 _TITLES = frozenset(
@@ -61,65 +64,48 @@ def _is_cjk(ch: str) -> bool:
 
 
 def find_boundaries(text: str) -> list[Boundary]:
-    """All places to cut, in order; the strongest kind where several coincide."""
-    found: dict[int, Kind] = {}
+    """All places to cut, in order."""
+    found: list[Boundary] = []
     done = 0
     for match in _MARKS.finditer(text):
         at = match.start()
         if at < done:
             continue
-        ch = text[at]
-        if ch == "\n":
+        if match[1] is None:
             end = at
             while end < len(text) and text[end].isspace():
                 end += 1
             kind = _line_break(text, at, end)
             done = end
         else:
-            end, kind = _mark(text, at)
-            done = max(done, end)
-        if kind is not None and end > 0:
             # Blanks belong to what comes before, so that a line end right after a full stop is one place.
-            while end < len(text) and text[end] in " \t\u3000":
-                end += 1
-            found[end] = max(kind, found.get(end, kind))
-    return [Boundary(at, kind) for at, kind in sorted(found.items())]
+            kind, end = _mark(text, at, match[1], match.end(2)), match.end()
+        if kind is not None:
+            found.append(Boundary(end, kind))
+    return found
 
 
-def _after_closers(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _CLOSERS:
-        at += 1
-    return at
-
-
-def _mark(text: str, at: int) -> tuple[int, Kind | None]:
-    """The end of the mark at `at` with what closes after it, and what it ends."""
-    last = at + 1
-    while last < len(text) and text[last] in ".!?。！？；｡…":
-        last += 1
-    end = _after_closers(text, last)
-    ch, run = text[at], text[at:last]
-    following = text[end] if end < len(text) else ""
+def _mark(text: str, at: int, run: str, end: int) -> Kind | None:
+    """What the marks `run` at `at` end; `end` is behind what closes after them."""
+    following = text[end : end + 1]
     apart = not following or following.isspace()
-    if any(c in _WIDE_ENDS for c in run):
-        return end, Kind.SENTENCE
-    before = text[at - 1] if at else ""
-    if ch in _CLAUSES and len(run) == 1:
-        wide = ch in "，、：—" or (before and _is_cjk(before))
-        return end, Kind.CLAUSE if apart or wide or following in _CLAUSES else None
-    if not apart and not (_is_cjk(following) and (ch == "…" or (before and _is_cjk(before)))):
-        return last, None
+    if run in _CLAUSES:
+        if apart or run in "，、：—" or following in _CLAUSES or (at and _is_cjk(text[at - 1])):
+            return Kind.CLAUSE
+        return None
+    if not _WIDE_ENDS.isdisjoint(run):
+        return Kind.SENTENCE
+    if not apart and not (_is_cjk(following) and (run[0] == "…" or (at and _is_cjk(text[at - 1])))):
+        return None
     word_at = end
     while word_at < len(text) and text[word_at].isspace():
         word_at += 1
     next_lower = word_at < len(text) and text[word_at].islower()
     if next_lower and run[-1] in "!?":
-        return end, Kind.SENTENCE if end == last else None  # '"Go?" he said' is one sentence
+        return Kind.SENTENCE if end == at + len(run) else None  # '"Go?" he said' is one sentence
     if run == "." and not _full_stop(text, at, word_at):
-        return end, None
-    if next_lower:
-        return end, Kind.CLAUSE
-    return end, Kind.SENTENCE
+        return None
+    return Kind.CLAUSE if next_lower else Kind.SENTENCE
 
 
 def _full_stop(text: str, at: int, word_at: int) -> bool:

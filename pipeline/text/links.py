@@ -76,8 +76,13 @@ def address(match: re.Match[str], *, chinese: bool) -> str:
 def link_rules(*, chinese: bool) -> list[Rule]:
     """The rules of both languages, in their order; they come before all others."""
     return [
-        rule("dl", URL, lambda m: link(m, chinese=chinese)),
-        rule("dl", EMAIL, lambda m: address(m, chinese=chinese)),
-        rule("d", IP, lambda m: address(m, chinese=chinese)),
-        rule("d", IPV6, lambda m: address(m, chinese=chinese) if m[0].count(":") > 2 else None),
+        rule("dl", URL, lambda m: link(m, chinese=chinese), then="[A-Za-z.-]"),
+        rule("dl", EMAIL, lambda m: address(m, chinese=chinese), then="[A-Za-z._+@-]"),
+        rule("d", IP, lambda m: address(m, chinese=chinese), then="[.]"),
+        rule(
+            "d",
+            IPV6,
+            lambda m: address(m, chinese=chinese) if m[0].count(":") > 2 else None,
+            then="[A-Za-z:]",
+        ),
     ]

@@ -64,7 +64,7 @@ def stretches(length: int, protected: Sequence[tuple[int, int]]) -> Iterator[tup
 def _tongue(sentence: str, language: str, context: str) -> str:
     """The language that a sentence is read in."""
     wanted = primary(language)
-    han = len(_HAN.findall(sentence))
+    han = 0 if sentence.isascii() else len(_HAN.findall(sentence))
     if wanted in _CHINESE or (not wanted and context in _CHINESE):
         latin = _WORDS.findall(sentence)
         english = len(latin) > 2 or (len(latin) == 2 and _ENGLISH.search(sentence) is not None)
@@ -95,10 +95,9 @@ def _spaced(text: str, edits: Iterator[Edit]) -> Iterator[Edit]:
 
 def _sentence(text: str, start: int, end: int, language: str) -> Iterator[Edit]:
     if language in _CHINESE:
-        yield from ZH.edits(text, start, end)
-    elif language == "en":
-        yield from _spaced(text, EN.edits(text, start, end))
-    else:
-        from pipeline.text.rules_other import rules_for
+        return ZH.edits(text, start, end)
+    if language == "en":
+        return _spaced(text, EN.edits(text, start, end))
+    from pipeline.text.rules_other import rules_for
 
-        yield from rules_for(language).edits(text, start, end)
+    return rules_for(language).edits(text, start, end)

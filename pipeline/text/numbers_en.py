@@ -8,6 +8,7 @@ _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen"
 ).split()
+_SAID = dict(zip("0123456789", _ONES, strict=False))
 _TENS = "zero ten twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SCALES = ("", "thousand", "million", "billion", "trillion")
 _ORDINALS = {
@@ -19,15 +20,19 @@ _LONGEST = 15
 
 def one_by_one(digits: str) -> str:
     """`007` as zero zero seven. Other characters are left out."""
-    return " ".join(_ONES[int(ch)] for ch in digits if ch.isascii() and ch.isdigit())
+    return " ".join([_SAID[ch] for ch in digits if ch in _SAID])
 
 
-@functools.lru_cache(maxsize=4096)
 def cardinal(digits: str) -> str:
     """`1,299` as one thousand two hundred ninety nine."""
-    digits = "".join(ch for ch in digits if ch.isascii() and ch.isdigit()).lstrip("0")
-    if not digits:
-        return "zero"
+    if not (digits.isascii() and digits.isdigit()):
+        digits = "".join([ch for ch in digits if ch in _SAID])
+    digits = digits.lstrip("0")
+    if len(digits) <= 3:
+        return _below_thousand(int(digits or "0")) or "zero"
+    if len(digits) <= 6:
+        high, low = divmod(int(digits), 1000)
+        return f"{_below_thousand(high)} thousand {_below_thousand(low)}".rstrip()
     if len(digits) > _LONGEST:
         return one_by_one(digits)
     groups = [int(digits[max(0, end - 3) : end]) for end in range(len(digits), 0, -3)]
@@ -52,6 +57,8 @@ def _below_thousand(number: int) -> str:
 
 def decimal(text: str) -> str:
     """`-3.14` as minus three point one four."""
+    if text.isdigit() and (len(text) == 1 or text[0] != "0"):
+        return cardinal(text)
     sign = "minus " if text[:1] in "-−" else ""
     text = text.lstrip("+-−").replace(",", "")
     whole, _, part = text.partition(".")
@@ -62,9 +69,9 @@ def decimal(text: str) -> str:
 
 def ordinal(digits: str) -> str:
     """`21` as twenty first."""
-    *head, last = cardinal(digits).split()
-    last = _ORDINALS[last] if last in _ORDINALS else last[:-1] + "ieth" if last.endswith("y") else last + "th"
-    return " ".join([*head, last])
+    head, blank, last = cardinal(digits).rpartition(" ")
+    last = _ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else last + "th")
+    return head + blank + last
 
 
 def year(digits: str) -> str:
@@ -74,8 +81,8 @@ def year(digits: str) -> str:
     if number < 1000 or number >= 10000 or 2000 <= number < 2010:
         return cardinal(digits)
     if low == 0:
-        return cardinal(digits) if high % 10 == 0 else f"{cardinal(str(high))} hundred"
-    return f"{cardinal(str(high))} {'oh ' + _ONES[low] if low < 10 else cardinal(str(low))}"
+        return cardinal(digits) if high % 10 == 0 else f"{_below_thousand(high)} hundred"
+    return f"{_below_thousand(high)} {'oh ' + _ONES[low] if low < 10 else _below_thousand(low)}"
 
 
 def plural(words: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 _DIGITS = "零一二三四五六七八九"
+_SAID = dict(zip("0123456789", _DIGITS, strict=True))
 _PLACES = ("", "十", "百", "千")
 _GROUPS = ("", "万", "亿", "万亿")
 _LONGEST = 16  # digits that have a name; longer runs are read one by one
@@ -16,14 +17,18 @@ _LONGEST = 16  # digits that have a name; longer runs are read one by one
 
 def one_by_one(digits: str, *, telephone: bool = False) -> str:
     """`010` as 零一零; a telephone number says 幺 for 一. Other characters are left out."""
-    said = "".join(_DIGITS[int(ch)] for ch in digits if ch.isascii() and ch.isdigit())
+    said = "".join([_SAID.get(ch, "") for ch in digits])
     return said.replace("一", "幺") if telephone else said
 
 
-@functools.lru_cache(maxsize=4096)
 def cardinal(digits: str) -> str:
     """`1998` as 一千九百九十八. Thousands separators are ignored."""
-    digits = "".join(ch for ch in digits if ch.isascii() and ch.isdigit()).lstrip("0")
+    if not (digits.isascii() and digits.isdigit()):
+        digits = "".join([ch for ch in digits if ch in _SAID])
+    if len(digits) <= 4:
+        said = _below_ten_thousand(int(digits or "0")) or "零"
+        return said[1:] if said.startswith("一十") else said
+    digits = digits.lstrip("0")
     if not digits:
         return "零"
     if len(digits) > _LONGEST:
@@ -61,6 +66,8 @@ def _below_ten_thousand(number: int) -> str:
 
 def decimal(text: str, *, money: bool = False) -> str:
     """`-1,299.50` as 负一千二百九十九点五零; in money zeros at the end are not said."""
+    if text.isdigit() and (len(text) == 1 or text[0] != "0"):
+        return cardinal(text)
     sign = "负" if text[:1] in "-−" else ""
     text = text.lstrip("+-−").replace(",", "").replace("，", "")
     whole, _, part = text.partition(".")

@@ -13,6 +13,17 @@ Match = re.Match[str]
 
 MONTHS = "January February March April May June July August September October November December".split()
 _MONTH = {name[:3].lower(): name for name in MONTHS}
+_MONTH_NUMBER = {name[:3].lower(): number for number, name in enumerate(MONTHS, 1)}
+_ERA = re.compile(r" ?(?:AD|BC|CE|BCE)\b")
+_BEFORE_YEAR = re.compile(
+    r"(?:\b(?:in|since|from|by|until|till|of|year|before|after|during|circa|around|early|late|mid)[- ]|©)$",
+    re.I,
+)
+_THE = re.compile(r"\b[Tt]he $")
+_DIGITS = re.compile(r"[0-9]+")
+_EXTENSION = re.compile(r"(?:x|ext\.?) ?([0-9]+)$")
+_LETTER_GOES_ON = re.compile(r"-[a-z]")
+_EQUALS = re.compile(r" ?=")
 _YEAR = re.compile(r"1[1-9][0-9]{2}|20[0-9]{2}")
 _CALL = re.compile(
     r"(?:[Cc]all(?:ed|ing)?|[Dd]ial(?:ed|ing)?|[Tt]ext|[Pp]hone|[Rr]ing)(?: us at| at| me at)?[: ]+$"
@@ -22,6 +33,13 @@ _NAMED = re.compile(
     r"|zip|zip ?code|postal code|card|ending in|extension|ext|isbn|model|booking|reference|ref|passport|license|plate"
     r"|ssn|routing|otp)(?: (?:number|no|code|is|was|of|in))*[.:#]*|#) ?$",
     re.I,
+)
+# How the two end, as a place can look behind itself: most numbers need no closer look at the words before them.
+AFTER_CALL = r"(?:(?<=[: ] )|(?<=[:\n])|(?<=(?:all|led|ing|ial|ext|one| at) ))"
+AFTER_NAME = (
+    r"(?:(?<=[.:#\n]|[^\x00-\x7f])|(?<=[.:#] )|(?<=(?i:\bid) )"
+    r"|(?<=(?i:ode|pin|ord|unt|cct|ial|ion|ing|der|ice|ket|ase|ght|zip|ard|ext|sbn|del|nce|ref|ort|nse|ate|ssn|otp"
+    r"|ber| no| is|was| of| in) ))"
 )
 _COUNTS = re.compile(
     r" (?:people|men|women|children|copies|times|more|different|dollars|miles|years|days|[a-z]{3,}s\b)"
@@ -65,16 +83,16 @@ def slash_date(m: Match) -> str | None:
 
 def month_day(m: Match) -> str | None:
     """Sept. 28, 2025; March 5"""
-    month = MONTHS.index(_MONTH[m["mon"][:3].lower()]) + 1
+    month = _MONTH_NUMBER[m["mon"][:3].lower()]
     return _date_words(m, month, m["d"], maybe(m, "y"))
 
 
 def day_month(m: Match) -> str | None:
     """5 March 2024"""
-    month = MONTHS.index(_MONTH[m["mon"][:3].lower()]) + 1
+    month = _MONTH_NUMBER[m["mon"][:3].lower()]
     if not 1 <= int(m["d"]) <= 31:
         return None
-    the = "" if re.search(r"\b[Tt]he $", before(m)) else "the "
+    the = "" if _THE.search(before(m)) else "the "
     tail = f" {year(m['y'])}" if maybe(m, "y") else ""
     return f"{the}{ordinal(m['d'])} of {MONTHS[month - 1]}{tail}"
 
@@ -155,8 +173,8 @@ def ratio(m: Match) -> str:
 
 def phone(m: Match) -> str:
     """Groups of digits, a short break between them."""
-    said = ", ".join(one_by_one(group) for group in re.findall(r"[0-9]+", m[0].split("x")[0].split("ext")[0]))
-    if extension := re.search(r"(?:x|ext\.?) ?([0-9]+)$", m[0]):
+    said = ", ".join(one_by_one(group) for group in _DIGITS.findall(m[0].split("x")[0].split("ext")[0]))
+    if extension := _EXTENSION.search(m[0]):
         said += f", extension {one_by_one(extension[1])}"
     return ("plus " if m[0].startswith("+") else "") + said
 
@@ -192,12 +210,12 @@ def _sum(number: str, cur: str) -> str:
     one, many, cent, cents = EN_MONEY[cur]
     whole, _, part = number.replace(",", "").partition(".")
     if cent and len(part) == 2:
-        pieces = []
-        if int(whole or 0) or not int(part):
-            pieces.append(f"{cardinal(whole)} {one if int(whole or 0) == 1 else many}")
-        if int(part):
-            pieces.append(f"{cardinal(part)} {cent if int(part) == 1 else cents}")
-        return " and ".join(pieces)
+        units, hundredths = int(whole or 0), int(part)
+        major = f"{cardinal(whole)} {one if units == 1 else many}"
+        if not hundredths:
+            return major
+        minor = f"{cardinal(part)} {cent if hundredths == 1 else cents}"
+        return f"{major} and {minor}" if units else minor
     return f"{decimal(number)} {one if number == '1' else many}"
 
 
@@ -291,7 +309,7 @@ def fraction_mark(m: Match) -> str | None:
 def dimensions(m: Match) -> str:
     """120×60 cm"""
     parts = [decimal(n) for n in re.findall(r"[0-9]+(?:\.[0-9]+)?", m["all"])]
-    word = " times " if re.match(r" ?=", after(m)) else " by "
+    word = " times " if _EQUALS.match(after(m)) else " by "
     unit_ = maybe(m, "unit")
     return word.join(parts) + (f" {EN_UNITS[unit_][1]}" if unit_ else "")
 
@@ -302,7 +320,7 @@ def unit(m: Match) -> str:
     one, many = EN_UNITS[m["unit"]]
     last = maybe(m, "n2")
     single = m["n"] == "1" and not last
-    adjective = bool(re.match(r"-[a-z]", after(m)))
+    adjective = bool(_LETTER_GOES_ON.match(after(m)))
     name = one if single or adjective else many
     return sign + decimal(m["n"]) + (f" to {decimal(last)}" if last else "") + f" {name}"
 
@@ -344,7 +362,7 @@ def span(m: Match) -> str:
     years = _YEAR.fullmatch(first) and (_YEAR.fullmatch(last) or len(last) == 2)
     if first == last == "50":
         return "fifty fifty"
-    if re.match(r" ?=", after(m)) or (sep == " - " and "-" in sep):
+    if _EQUALS.match(after(m)) or (sep == " - " and "-" in sep):
         return f"{decimal(first)} minus {decimal(last)}"
     if years and (len(last) == 2 or int(first) < int(last)):
         return f"{year(first)} to {year(last) if len(last) == 4 else cardinal(last)}"
@@ -450,13 +468,9 @@ def number(m: Match) -> str:
 
 
 def _is_year(text: str, m: Match) -> bool:
-    lead, tail = before(m, 14), after(m, 14)
-    if re.search(
-        r"(?:\b(?:in|since|from|by|until|till|of|year|before|after|during|circa|around|early|late|mid)[- ]|©)$",
-        lead,
-        re.I,
-    ):
-        return not _COUNTS.match(tail)
-    if re.match(r" ?(?:AD|BC|CE|BCE)\b", tail):
+    tail = after(m, 14)
+    if _COUNTS.match(tail):
+        return False
+    if text[:2] in ("18", "19", "20") and text != "2000":
         return True
-    return text[:2] in ("18", "19", "20") and text != "2000" and not _COUNTS.match(tail)
+    return bool(_ERA.match(tail) or _BEFORE_YEAR.search(before(m, 14)))

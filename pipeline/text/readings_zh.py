@@ -39,17 +39,35 @@ _NAMED = re.compile(
     r"|邮编|邮政编码|身份证号?|尾号|证号|车牌号?|序列号|房号|手机号?|(?<![A-Za-z])(?i:qq|id|pin|sn|imei)号?|微信号?|航班|班次|车次"
     r"|护照|银行卡|会员号|门牌号?|批号|型号|条码)(?:[是为:#]| )*[A-Za-z]*-?$"
 )
+
+
+def _right_after(characters: str) -> str:
+    """A look at what stands right before a number: most need no closer look at the words there."""
+    return rf"(?:(?<=[{characters}\n])|(?<=[{characters} ] ))"
+
+
+AFTER_CALL = _right_after("打拨线话警救服助叫电诉号码是为:")
+AFTER_NAME = _right_after(r"号码令编证照卡班次机信牌qdnQDNıſ是为:#\-")
+AFTER_EXTENSION = _right_after("转机号是为:")
+SHORT = "(?=(?:" + _SHORT.pattern + ")(?![0-9]))"
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}|21[0-9]{2}")
+_OF_MONTH = re.compile(r"年[0-9]{1,2}月")
+_OF_YEAR = re.compile(r" ?(?:年|级|届)(?!前|后|来|间|内|以|的?历史|之|多)")
+_DAYTIME = re.compile(r"(?:[上下]午|晚上|早上|凌晨|中午|傍晚|夜里) ?$")
+_COLON = re.compile(r" ?: ?")
+_GROUPS = re.compile(r"\+|[0-9]+|转|分机")
+_BELOW_ZERO = re.compile(r"零下 ?$")
 _TWO_COUNTS = frozenset(
     "个只条张本位名件台辆次遍天年周岁层间家份句页章节课集部首支枝把块片颗粒杯瓶碗盘袋箱盒包双对套批组队排行列场轮届棵朵座栋所"
     "米里斤亩吨升克元倍站步种项样公厘毫小分点百千万亿秒匹头根口门道人成"
 )
+_TELLING = frozenset("路号房室年级届后 ")  # after a number that may be read digit by digit
 _NOT_TWO = re.compile(r"分(?![钟])|人[称]|成语|年级|里面|百分|行业")
 
 
 def maybe(m: Match, name: str) -> str:
     """A group that the pattern may not have, or that took no part: ""."""
-    return m.groupdict().get(name) or ""
+    return (m[name] or "") if name in m.re.groupindex else ""
 
 
 def before(m: Match, count: int = 10) -> str:
@@ -148,7 +166,7 @@ def time(m: Match) -> str | None:
     if maybe(m, "sec") and re.search(r"(?:时长|用时|耗时|历时|成绩|全长|长达|总时间)[为是:约 ]*$", before(m)):
         return f"{cardinal(m['h'])}小时{cardinal(m['min'])}分{cardinal(m['sec'])}秒"
     said = _clock(m["h"], m["min"], maybe(m, "sec"))
-    if re.search(r"(?:[上下]午|晚上|早上|凌晨|中午|傍晚|夜里) ?$", before(m)):
+    if _DAYTIME.search(before(m)):
         return said
     half = (maybe(m, "half") or " ")[0].lower()
     return said and {"a": "上午", "p": "下午"}.get(half, "") + said
@@ -173,7 +191,7 @@ def time_range(m: Match) -> str | None:
 
 def ratio(m: Match) -> str:
     """3:2, 100:1, 1:2:3"""
-    return "比".join(decimal(part) for part in re.split(r" ?: ?", m[0]))
+    return "比".join(decimal(part) for part in _COLON.split(m[0]))
 
 
 def phone(m: Match) -> str:
@@ -184,7 +202,7 @@ def phone(m: Match) -> str:
 def grouped_phone(m: Match) -> str:
     """Groups keep a short break between them, in which a listener writes down."""
     said = ""
-    for part in re.findall(r"\+|[0-9]+|转|分机", m[0]):
+    for part in _GROUPS.findall(m[0]):
         if part[0].isdigit():
             said += ("，" if said and said[-1] not in "转机加" else "") + one_by_one(part, telephone=True)
         else:
@@ -280,7 +298,7 @@ def degrees(m: Match) -> str:
     sign = m["sign"].replace(" ", "")
     name = {"°F": "华氏度", "℉": "华氏度", "℃": "摄氏度", "°C": "摄氏度"}.get(sign, "度")
     below = "零下" if name == "摄氏度" else "负"
-    if re.search(r"零下 ?$", before(m)):
+    if _BELOW_ZERO.search(before(m)):
         below = ""
 
     def one(text: str) -> str:
@@ -411,37 +429,40 @@ def roman_number(m: Match) -> str | None:
 def number(m: Match) -> str:
     """Any other number: by its length, by how it begins, by what follows."""
     text = m["n"]
-    said = _plain(text, m) if text.isdigit() else None
-    if said is None:
-        said = decimal(text, money=after(m)[:1] in ("元", "块") and "." in text)
-    return {"-": "负", "+": "正"}.get(maybe(m, "neg") or "", "") + said
+    if text.isdigit():
+        said = _plain(text, m) or decimal(text)
+    else:
+        said = decimal(text, money="." in text and after(m)[:1] in ("元", "块"))
+    return {"-": "负", "+": "正"}.get(maybe(m, "neg"), "") + said
 
 
 def _plain(digits: str, m: Match) -> str | None:
-    lead, tail = before(m), after(m)
+    tail = after(m)
     count = len(digits)
     if count == 2 and digits[0] == "0" and digits != "00" and re.match(r"[月日号点时]", tail):
         return cardinal(digits)
-    if count == 2 and lead[-1:] in ("'", "’") and tail[:1] == "年":
+    if count == 2 and tail[:1] == "年" and before(m, 1) in ("'", "’"):
         return one_by_one(digits)
     if (count > 1 and digits[0] == "0") or (count >= 9 and not re.match(r"[元块万亿个人字条次年公米]", tail)):
         return one_by_one(digits)
+    if digits == "2" and tail[:1] in _TWO_COUNTS and not _NOT_TWO.match(tail):
+        return None if re.search(r"[第月周]\s?$|星期\s?$|[大初高]$", before(m)) else "两"
+    if tail[:1] not in _TELLING:
+        return None
     if (count >= 3 and re.match(r"路(?!程|人)", tail)) or (
         count in (3, 4) and re.match(r"号?(?:房|室)", tail)
     ):
         return one_by_one(digits)
-    if count == 4 and re.match(r"年[0-9]{1,2}月", tail):
+    if count == 4 and _OF_MONTH.match(tail):
         return year(digits)
-    if _YEAR.fullmatch(digits) and re.match(r" ?(?:年|级|届)(?!前|后|来|间|内|以|的?历史|之|多)", tail):
+    if _YEAR.fullmatch(digits) and _OF_YEAR.match(tail):
         return None if digits == "1000" else year(digits)
     if (
         count == 2
-        and lead[-1:] != "第"
+        and before(m, 1) != "第"
         and re.match(r"年(?:生|出生|毕业|级|款|产)|后(?=[，。、的 ]|$|宝|男|女|青|员)|届", tail)
     ):
         return one_by_one(digits) if digits[0] in "0126789" else None
     if count == 2 and digits[0] in "6789" and re.match(r"年(?!代|前|后|来|间|内|以|的?历史|级)", tail):
-        return one_by_one(digits) if not re.search(r"[第了过约近] ?$", lead) else None
-    if digits == "2" and tail[:1] in _TWO_COUNTS and not _NOT_TWO.match(tail):
-        return None if re.search(r"[第月周]\s?$|星期\s?$|[大初高]$", lead) else "两"
+        return one_by_one(digits) if not re.search(r"[第了过约近] ?$", before(m)) else None
     return None

@@ -11,11 +11,11 @@ from pipeline.text import readings_en as say
 from pipeline.text.abbreviations import ABBREVIATIONS, DAYS, MONTHS, STATES, day_name, expand
 from pipeline.text.links import link_rules
 from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal
-from pipeline.text.rule import Rules, rule
+from pipeline.text.rule import NUMBER, Rules, rule
 from pipeline.text.signs import read_sign
-from pipeline.text.units import EN_MONEY, EN_UNITS, alternatives
+from pipeline.text.units import EN_MONEY, EN_UNITS, alternatives, firsts
 
-_N = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
+_N = NUMBER
 _S = r"(?<![0-9])(?<![0-9][.,])"
 _NS = r"(?<![0-9A-Za-z])(?<![0-9][.,])"
 _SIGNED = r"[-+]?" + _N
@@ -56,6 +56,7 @@ EN = Rules(
             "d",
             r"(?<![^\n])(?P<n>[0-9]{1,3})(?:\)|\.(?![0-9]))[ \t]*(?=\S)",
             lambda m: cardinal(m["n"]) + ". ",
+            then="[).]",
         ),
         rule("s", r"[(](?P<n>[0-9]{1,2})[)][ \t]+", lambda m: cardinal(m["n"]) + ", "),
         # dates and times
@@ -64,11 +65,13 @@ EN = Rules(
             _S + r"(?P<y>1[0-9]{3}|2[01][0-9]{2})(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])"
             r"(?![0-9]|[-/.][0-9])(?:T(?=[0-9]{2}:))?",
             say.iso_date,
+            then="[-/.]",
         ),
         rule(
             "d",
             _S + r"(?P<a>[0-3]?[0-9])/(?P<b>[0-3]?[0-9])/(?P<y>[0-9]{4}|[0-9]{2})(?![0-9/])",
             say.slash_date,
+            then="/",
         ),
         rule(
             "l",
@@ -90,6 +93,7 @@ EN = Rules(
             "d",
             _NS + r"(?P<d>[0-3]?[0-9])(?:st|nd|rd|th)? (?P<mon>" + MONTHS + r")\b\.?(?:,? " + _YEAR + r")?",
             say.day_month,
+            then="[ A-Za-z]",
         ),
         rule("l", r"(?P<mon>" + MONTHS + r")\.?,? " + _YEAR, say.month_year),
         rule(
@@ -101,11 +105,13 @@ EN = Rules(
             "d",
             _NS + r"(?P<d>[0-3]?[0-9])-(?P<mon>" + MONTHS + r")-(?P<y>(?:1[0-9]|20)[0-9]{2})(?![0-9-])",
             say.day_month,
+            then="-",
         ),
         rule(
             "d",
             _NS + r"(?P<d>[0-3]?[0-9])\.(?P<m>[01]?[0-9])\.(?P<y>(?:19|20)[0-9]{2})(?![0-9]|\.[0-9])",
             say.iso_date,
+            then="[.]",
         ),
         rule(
             "d",
@@ -114,8 +120,9 @@ EN = Rules(
             + _TO
             + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])(?: ?(?P<half2>[AaPp]\.?[Mm]\b))?",
             say.time_range,
+            then=":",
         ),
-        rule("d", _NS + r"(?P<h>[0-9]{1,2})\.(?P<min>[0-5][0-9]) ?" + _HALF + _END, say.time),
+        rule("d", _NS + r"(?P<h>[0-9]{1,2})\.(?P<min>[0-5][0-9]) ?" + _HALF + _END, say.time, then="[.]"),
         rule("s", r"[-–—](?=(?:noon|midnight|midday)\b)", " to "),
         rule(
             "d",
@@ -125,25 +132,29 @@ EN = Rules(
             + r"(?P<h2>[0-9]{1,2})(?::(?P<min2>[0-5][0-9]))? ?(?P<half2>[AaPp]\.? ?[Mm]\b\.?)"
             + _END,
             say.half_range,
+            then="[: A-Za-z~–—-]",
         ),
         rule(
             "d",
             _S + r"(?<!:)(?P<min>[0-9]{1,2}):(?P<sec>[0-5][0-9]\.[0-9]{1,3})(?![0-9:])" + _END,
             lambda m: f"{cardinal(m['min'])} minutes {decimal(m['sec'].lstrip('0') or '0')} seconds",
+            then=":",
         ),
         rule(
             "d",
             _S + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?::(?P<sec>[0-5][0-9])(?:\.[0-9]{1,6})?)?"
             r"(?![0-9:])(?: ?" + _HALF + r")?Z?" + _END,
             say.time,
+            then=":",
         ),
-        rule("d", _NS + r"(?P<h>[0-9]{1,2}) ?" + _HALF + _END, say.hour_half),
-        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio),
+        rule("d", _NS + r"(?P<h>[0-9]{1,2}) ?" + _HALF + _END, say.hour_half, then="[ A-Za-z]"),
+        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, past=":"),
         rule(
             "ds",
             r"(?:(?<![0-9A-Za-z$.,])(?P<n>(?:1[0-9]|20)[0-9]0)|['’](?P<a>[0-9]0)|(?<=[Tt]he )(?P<b>[2-9]0))"
             r"['’]?s\b(?P<to>[-–—](?=['’]?[0-9]{2,4}s\b))?",
             say.decade,
+            then="['’A-Za-z]",
         ),
         # telephone and other numbers that name something
         rule(
@@ -157,30 +168,36 @@ EN = Rules(
             r"(?<![0-9A-Za-z-])(?:1[- .])?(?:\([2-9][0-9]{2}\) ?|[2-9][0-9]{2}[- .])[0-9]{3}[- .][0-9]{4}(?![0-9-])"
             r"(?:,? ?(?:x|ext\.?) ?[0-9]{1,6})?",
             say.phone,
+            then="[- .]",
         ),
-        rule("d", r"(?<![0-9A-Za-z-])[2-9][0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
-        rule("d", _NS + r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
-        rule("d", _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])", say.phone),
+        rule("d", r"(?<![0-9A-Za-z-])[2-9][0-9]{2}-[0-9]{4}(?![0-9-])", say.phone, then="-"),
+        rule("d", _NS + r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])", say.phone, then="-"),
+        rule("d", _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])", say.phone, then="[- ]"),
         rule(
             "d",
             _NS + r"1-8(?P<n>00|88|77|66|55|44|33)-(?P<w>[A-Z]{2}[A-Z-]{2,9})(?![A-Za-z0-9])",
             lambda m: "one, eight " + ("hundred" if m["n"] == "00" else one_by_one(m["n"])) + f", {m['w']}",
+            then="-",
         ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]{1,3}(?: [0-9]{3}){2,4})(?![0-9])",
             lambda m: cardinal(m["n"].replace(" ", "")),
+            then=" ",
         ),
-        rule("d", _NS + r"(?P<n>480|720|1080|1440|2160)(?P<l>[pi])" + _END, say.lines),
+        rule("d", _NS + r"(?P<n>480|720|1080|1440|2160)(?P<l>[pi])" + _END, say.lines, then="[pi]"),
         rule(
             "d",
             _NS + r"802\.(?P<n>[0-9]{1,2})(?![0-9]|\.[0-9])",
             lambda m: "eight oh two point " + cardinal(m["n"]),
+            then="[.]",
         ),
-        rule("d", _NS + r"[0-9]{3,6}(?![0-9%]|[-.,][0-9])", say.short_phone),
+        rule("d", _NS + say.AFTER_CALL + r"[0-9]{3,6}(?![0-9%]|[-.,][0-9])", say.short_phone, then="[^%]?"),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
+            r"(?<![0-9A-Za-z])"
+            + say.AFTER_NAME
+            + r"(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
             say.named,
         ),
         rule(
@@ -206,8 +223,13 @@ EN = Rules(
             say.money,
         ),
         rule("l", r"(?P<cur>" + _CODES + r") ?(?P<n>" + _N + r")" + _SCALE, say.money),
-        rule("d", _NS + r"(?P<n>" + _N + r") ?(?P<cur>€|£|" + _CODES + r")" + _END, say.money_after),
-        rule("d", _NS + r"(?P<n>[0-9]{1,3})¢", lambda m: cardinal(m["n"]) + " cents"),
+        rule(
+            "d",
+            _NS + r"(?P<n>" + _N + r") ?(?P<cur>€|£|" + _CODES + r")" + _END,
+            say.money_after,
+            past="[€£A-Za-z]",
+        ),
+        rule("d", _NS + r"(?P<n>[0-9]{1,3})¢", lambda m: cardinal(m["n"]) + " cents", then="¢"),
         # percent, temperature, fractions
         rule(
             "ds",
@@ -219,8 +241,14 @@ EN = Rules(
             + _SIGNED
             + r") ?(?P<sign>[%‰])",
             say.percent,
+            past="[ %~–—-]",
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])", say.percent),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])",
+            say.percent,
+            past="[%‰]",
+        ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>"
@@ -232,6 +260,7 @@ EN = Rules(
             + r") ?"
             + _DEGREE,
             say.degrees,
+            past="[ t℃°~–—-]",
         ),
         rule(
             "d",
@@ -239,6 +268,7 @@ EN = Rules(
             + r"(?P<d>[0-9]{1,3})° ?(?P<min>[0-5]?[0-9])['′’] ?(?:(?P<sec>[0-5]?[0-9](?:\.[0-9]+)?)[\"″”] ?)?"
             r"(?P<dir>[NSEW](?![A-Za-z]))?",
             say.arc,
+            then="°",
         ),
         rule(
             "ds",
@@ -248,25 +278,29 @@ EN = Rules(
             + _DEGREE
             + r"(?: ?(?P<dir>[NSEW])(?![A-Za-z]))?",
             say.degrees,
+            past="[℃°℉]",
         ),
         rule(
             "d",
             _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3})[ -])?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])"
             r"(?: (?P<unit>" + _LONG_UNITS + r")" + _END + r")?",
             say.fraction,
+            then="[ /-]",
         ),
-        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark),
+        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark, then="[ ¼-¾⅐-⅞]"),
         # quantities
         rule(
             "ds",
             r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<n>[-+]?[0-9]+(?:\.[0-9]+)?)[eE](?P<exp>[-+]?[0-9]{1,3})"
             + _END,
             lambda m: f"{decimal(m['n'])} times ten to the power of {decimal(m['exp'].lstrip('+'))}",
+            past="[eE]",
         ),
         rule(
             "d",
             _NS + r"(?P<f>[0-9]) ?ft\.? (?P<i>[0-9]{1,2}) ?in\b\.?",
             lambda m: f"{cardinal(m['f'])} feet {cardinal(m['i'])} inches",
+            then="[ f]",
         ),
         rule(
             "d",
@@ -282,6 +316,7 @@ EN = Rules(
             + r")?"
             + r"(?![A-Za-z0-9^²³¹⁰⁴-⁹])",
             say.dimensions,
+            past="[×*A-Za-z]",
         ),
         rule(
             "ds",
@@ -297,10 +332,11 @@ EN = Rules(
             + _END
             + r"(?!['’])(?:\.(?= [a-z]))?",
             say.unit,
+            past="[" + firsts(EN_UNITS) + "A-Za-z~–—-]",
         ),
-        rule("d", _NS + r"(?P<n>" + _N + r")[\"″](?= [a-z])", say.inches),
-        rule("d", _NS + r"(?P<f>[0-9])['′](?: ?(?P<i>[0-9]{1,2})[\"″])", say.feet_inches),
-        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version),
+        rule("d", _NS + r"(?P<n>" + _N + r")[\"″](?= [a-z])", say.inches, past='["″]'),
+        rule("d", _NS + r"(?P<f>[0-9])['′](?: ?(?P<i>[0-9]{1,2})[\"″])", say.feet_inches, then="['′]"),
+        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version, then="[.]"),
         rule(
             "l",
             r"(?P<v>[vV]|[Vv]ersion (?=[0-9.]+\.[0-9]))(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])",
@@ -315,30 +351,38 @@ EN = Rules(
             + _END
             + r")?(?P<op> ?[-–−] ?(?=[0-9A-Za-z]))?",
             say.power,
+            past=r"[\^*⁰¹²³⁴-⁹⁺⁻ⁿ]",
         ),
-        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0])),
+        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0]), then="-"),
         rule(
-            "d", _NS + r"(?P<n>" + _N + r")(?P<sep>" + _TO + r")(?P<n2>" + _N + r")(?![:/]|-[0-9])", say.span
+            "d",
+            _NS + r"(?P<n>" + _N + r")(?P<sep>" + _TO + r")(?P<n2>" + _N + r")(?![:/]|-[0-9])",
+            say.span,
+            past="[~–—-]",
         ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]{1,3}(?:,[0-9]{3})*)(?:st|nd|rd|th)\b(?P<to>[-–](?=[0-9]+(?:st|nd|rd|th)\b))?",
             lambda m: ordinal(m["n"].replace(",", "")) + (" to " if m["to"] else ""),
+            then="[,A-Za-z]",
         ),
         rule(
-            "d", _NS + r"(?P<n>[0-9]+)[xX](?![A-Za-z0-9]| ?[-+=*/^)])", lambda m: cardinal(m["n"]) + " times"
+            "d",
+            _NS + r"(?P<n>[0-9]+)[xX](?![A-Za-z0-9]| ?[-+=*/^)])",
+            lambda m: cardinal(m["n"]) + " times",
+            then="[A-Za-z]",
         ),
-        rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand"),
-        rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million"),
+        rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand", past="[A-Za-z]"),
+        rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million", past="[A-Za-z]"),
         rule("l", r"[Mm]id-(?P<n>[0-9]{4})s\b", lambda m: "mid " + say.decade_words(m["n"])),
-        rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " "),
+        rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " ", then="-"),
         rule(
             "l",
             r"(?P<l>[A-Za-z]{1,8}[0-9]{1,2})-(?P<n>[0-9]{3,6})(?![0-9])",
             lambda m: say.spell_digits(m[0]),
         ),
         rule("l", r"(?P<l>[A-Za-z]{1,12})-?(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])", say.model),
-        rule("d", _NS + r"(?P<n>[0-9]+)(?=[A-Za-z])", lambda m: say.number(m) + " "),
+        rule("d", _NS + r"(?P<n>[0-9]+)(?=[A-Za-z])", lambda m: say.number(m) + " ", then="[A-Za-z]"),
         # words
         rule(
             "l",

@@ -12,11 +12,11 @@ import re
 from pipeline.text import readings_zh as say
 from pipeline.text.links import link_rules
 from pipeline.text.numbers_zh import cardinal, decimal, one_by_one
-from pipeline.text.rule import Rules, rule
+from pipeline.text.rule import NUMBER, Rules, rule
 from pipeline.text.signs import read_sign
-from pipeline.text.units import ZH_MONEY, ZH_UNITS, alternatives
+from pipeline.text.units import ZH_MONEY, ZH_UNITS, alternatives, firsts
 
-_N = r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,6}(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?)(?![0-9])"
+_N = NUMBER
 _S = r"(?<![0-9])(?<![0-9][.,])"  # a number begins here
 _NS = r"(?<![0-9A-Za-z])(?<![0-9][.,])"  # .. and no letter stands before it
 _SIGNED = r"[-+]?" + _N
@@ -29,6 +29,9 @@ _SCALE = r"[十百千万亿]{0,3}"
 _EXT = r"(?: ?(?:转|-|分机) ?[0-9]{1,6}(?![0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
 _EVENTS = "事件|事变|大?地震|晚会|起义|惨案|运动|大促|购物节|年中|狂欢|恐怖袭击|国际消费者|表白|购物"
+_EVENT = '[”"' + firsts(_EVENTS.replace("?", "").split("|")) + "地]"
+_TOS = "~–—至到-"
+_SCALES = "十百千万亿"
 _DATE = r"(?P<y>1[0-9]{3}|2[01][0-9]{2})"
 
 
@@ -57,6 +60,7 @@ ZH = Rules(
             "d",
             r"(?<![^\n])(?P<n>[0-9]{1,3})(?:[、)]|\.(?![0-9]))[ \t]*(?=\S)",
             lambda m: cardinal(m["n"]) + "，",
+            then="[、).]",
         ),
         rule("s", r"[(](?P<n>[0-9]{1,2})[)][ \t]*", lambda m: cardinal(m["n"]) + "，"),
         # dates and times
@@ -65,45 +69,56 @@ ZH = Rules(
             _S + _DATE + r"(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])(?:" + _TO + r"|~)"
             r"(?:(?P<y2>1[0-9]{3}|2[01][0-9]{2})(?P=s))?(?P<m2>[01]?[0-9])(?P=s)(?P<d2>[0-3]?[0-9])(?![0-9]|[-/.][0-9])",
             say.date_range,
+            then="[-/.]",
         ),
         rule(
             "d",
             _S + _DATE + r"(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])(?![0-9]|[-/.][0-9])"
             r"(?:T(?=[0-9]{2}:))?",
             say.date,
+            then="[-/.]",
         ),
         rule(
             "d",
             _S + r"(?P<a>[0-3]?[0-9])/(?P<b>[0-3]?[0-9])/(?P<y>(?:19|20)[0-9]{2})(?![0-9/])",
             say.slash_date,
+            then="/",
         ),
         rule(
             "d",
             _NS + r"(?P<y>(?:19|20)[0-9]{2}) ?(?P<k>[QH])(?P<q>[1-4])" + _NOT_LETTER,
             lambda m: say.quarter(m) if m["k"] == "Q" or m["q"] in "12" else None,
+            then="[ QH]",
         ),
         rule(
             "d",
             _NS + r"(?P<n>480|720|1080|1440|2160)(?P<l>[pPiI])" + _NOT_LETTER,
             lambda m: one_by_one(m["n"]) + m["l"],
+            then="[pPiI]",
         ),
         rule(
-            "d", _NS + r"802\.(?P<n>[0-9]{1,2})(?![0-9]|\.[0-9])", lambda m: "八零二点" + one_by_one(m["n"])
+            "d",
+            _NS + r"802\.(?P<n>[0-9]{1,2})(?![0-9]|\.[0-9])",
+            lambda m: "八零二点" + one_by_one(m["n"]),
+            then="[.]",
         ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]{1,3}(?: [0-9]{3}){2,4})(?![0-9])",
             lambda m: decimal(m["n"].replace(" ", "")),
+            then=" ",
         ),
         rule(
             "d",
             _NS + r"(?P<n>(?:1[0-9]|20)[0-9]0)['’]?s" + _NOT_LETTER,
             lambda m: one_by_one(m["n"]) + "年代",
+            then="['’s]",
         ),
         rule(
             "d",
             _S + r"(?P<y>(?:19|20)[0-9]{2})[-/](?P<m>0[1-9]|1[0-2])(?![0-9./-])(?!年|赛季|学年|财年|元)",
             say.year_month,
+            then="[-/]",
         ),
         rule(
             "d",
@@ -118,12 +133,14 @@ ZH = Rules(
             + _TO
             + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])(?: ?(?P<half2>[AaPp])\.?[Mm]\.?(?![A-Za-z]))?",
             say.time_range,
+            then=":",
         ),
         rule(
             "d",
             _S + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?::(?P<sec>[0-5][0-9])(?:\.[0-9]{1,6})?)?"
             r"(?![0-9:])(?: ?(?P<half>[AaPp]\.?[Mm]\.?)(?![A-Za-z]))?Z?" + _NOT_LETTER,
             say.time,
+            then=":",
         ),
         rule(
             "d",
@@ -131,9 +148,15 @@ ZH = Rules(
             lambda m: (
                 f"{cardinal(m['min'])}分{decimal(m['sec'].lstrip('0') if m['sec'][:2] != '00' else m['sec'][1:])}秒"
             ),
+            then=":",
         ),
-        rule("d", _S + r"(?P<h>[0-9]{1,2}) ?(?P<half>[AaPp]\.?[Mm])\.?" + _NOT_LETTER, say.hour_half),
-        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio),
+        rule(
+            "d",
+            _S + r"(?P<h>[0-9]{1,2}) ?(?P<half>[AaPp]\.?[Mm])\.?" + _NOT_LETTER,
+            say.hour_half,
+            then="[ A-Za-z]",
+        ),
+        rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio, past=":"),
         # numbers that name something
         rule(
             "s",
@@ -146,8 +169,14 @@ ZH = Rules(
             "d",
             _NS + r"(?<!-)1[3-9][0-9](?P<s>[- ])[0-9]{4}(?P=s)[0-9]{4}(?![0-9]|[-.][0-9])",
             say.grouped_phone,
+            then="[- ]",
         ),
-        rule("d", _NS + r"(?<!-)0[0-9]{2,3}[- ][0-9]{3,4}[- ]?[0-9]{4}(?![0-9])" + _EXT, say.grouped_phone),
+        rule(
+            "d",
+            _NS + r"(?<!-)0[0-9]{2,3}[- ][0-9]{3,4}[- ]?[0-9]{4}(?![0-9])" + _EXT,
+            say.grouped_phone,
+            then="[- ]",
+        ),
         rule("s", r"[(]0[0-9]{2,3}[)] ?[0-9]{3,4}[- ]?[0-9]{4}(?![0-9])" + _EXT, say.grouped_phone),
         rule("d", _NS + r"(?<!-)[48]00[- ]?[0-9]{3}[- ]?[0-9]{4}(?![0-9])" + _EXT, say.grouped_phone),
         rule(
@@ -158,12 +187,20 @@ ZH = Rules(
                 if re.search(r"(?:电话|热线|拨打?|打|致电|号码)(?:[是为:]| )*$", say.before(m))
                 else None
             ),
+            then="-",
         ),
-        rule("d", _NS + r"[0-9]{2,6}(?![0-9.])", say.extension),
-        rule("d", _NS + r"[0-9]{3,8}(?![0-9%]|[-~.,][0-9])", say.short_phone),
+        rule("d", _NS + say.AFTER_EXTENSION + r"[0-9]{2,6}(?![0-9.])", say.extension, then="[^.]?"),
+        rule(
+            "d",
+            _NS + "(?:" + say.AFTER_CALL + "|" + say.SHORT + ")" + r"[0-9]{3,8}(?![0-9%]|[-~.,][0-9])",
+            say.short_phone,
+            then="[^%]?",
+        ),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?=[A-Za-z_-]{0,20}[0-9])[0-9A-Za-z]+(?:[-_][0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
+            r"(?<![0-9A-Za-z])"
+            + say.AFTER_NAME
+            + r"(?=[A-Za-z_-]{0,20}[0-9])[0-9A-Za-z]+(?:[-_][0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
             say.named,
         ),
         rule(
@@ -173,14 +210,20 @@ ZH = Rules(
             lambda m: m["l"] + say.spell_digits(m["n"]),
         ),
         # days that became names: 9·11, 3.15晚会, 618
-        rule("d", _NS + r"[0-9]{1,2}·[0-9]{1,2}(?![0-9])", lambda m: one_by_one(m[0])),
-        rule("d", _NS + r"[0-9]{1,2}\.[0-9]{1,2}(?=[”\"]?(?:" + _EVENTS + "))", lambda m: one_by_one(m[0])),
-        rule("d", _NS + r"[0-9]{2,3}(?=[”\"]?(?:" + _EVENTS + "))", lambda m: one_by_one(m[0])),
+        rule("d", _NS + r"[0-9]{1,2}·[0-9]{1,2}(?![0-9])", lambda m: one_by_one(m[0]), then="·"),
+        rule(
+            "d",
+            _NS + r"[0-9]{1,2}\.[0-9]{1,2}(?=[”\"]?(?:" + _EVENTS + "))",
+            lambda m: one_by_one(m[0]),
+            past=_EVENT,
+        ),
+        rule("d", _NS + r"[0-9]{2,3}(?=[”\"]?(?:" + _EVENTS + "))", lambda m: one_by_one(m[0]), then=_EVENT),
         rule("d", _NS + r"[0-9]{17}[0-9Xx]" + _NOT_LETTER, lambda m: say.spell_digits(m[0])),
         rule(
             "d",
             _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])",
             lambda m: say.grouped_phone(m).replace("幺", "一"),
+            then="[- ]",
         ),
         # money
         rule(
@@ -216,7 +259,7 @@ ZH = Rules(
             + r"))?元?",
             say.money,
         ),
-        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0])),
+        rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0]), then="-"),
         rule(
             "d",
             _NS
@@ -231,6 +274,7 @@ ZH = Rules(
             + r")"
             + r"(?![A-Za-z0-9$])",
             say.money_after,
+            past="[" + _SCALES + firsts(ZH_MONEY) + "A-Za-z" + "]",
         ),
         # percent, temperature, fractions
         rule(
@@ -243,8 +287,14 @@ ZH = Rules(
             + _SIGNED
             + r") ?(?P<sign>[%‰])",
             say.percent,
+            past="[ %‰" + _TOS + "]",
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])", say.percent),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?(?P<sign>[%‰])",
+            say.percent,
+            past="[%‰]",
+        ),
         rule(
             "ds",
             r"(?<![0-9])(?<![0-9][.,-])(?P<n>"
@@ -256,20 +306,28 @@ ZH = Rules(
             + r") ?"
             + _DEGREE,
             say.degrees,
+            past="[ ℃°" + _TOS + "]",
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE + r"", say.degrees),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE,
+            say.degrees,
+            past="[℃°℉]",
+        ),
         rule(
             "d",
             _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,9})(?![0-9/]|\.[0-9])",
             say.fraction,
+            then="[ /]",
         ),
-        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark),
+        rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark, then="[ ¼-¾⅐-⅞]"),
         # quantities
         rule(
             "ds",
             r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<n>[-+]?[0-9]+(?:\.[0-9]+)?)[eE](?P<exp>[-+]?[0-9]{1,3})"
             + _NOT_LETTER,
             lambda m: f"{decimal(m['n'])}乘以十的{decimal(m['exp'].lstrip('+'))}次方",
+            past="[eE]",
         ),
         rule("s", r"/(?P<n>100|1000) ?(?P<unit>" + _UNITS + r")" + _NOT_LETTER, say.per),
         rule(
@@ -284,6 +342,7 @@ ZH = Rules(
             + r")?"
             + r"(?![A-Za-z0-9^²³¹⁰⁴-⁹])",
             say.dimensions,
+            past="[×*✕A-Za-z]",
         ),
         rule(
             "ds",
@@ -298,8 +357,9 @@ ZH = Rules(
             + r")"
             + _NOT_LETTER,
             say.unit,
+            past="[" + firsts(ZH_UNITS) + "A-Za-z" + _TOS + "]",
         ),
-        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version),
+        rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version, then="[.]"),
         rule("l", r"(?P<v>[vV])(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])", say.version),
         rule(
             "dl",
@@ -310,6 +370,7 @@ ZH = Rules(
             + _NOT_LETTER
             + r")?(?P<op> ?[-–−] ?(?=[0-9A-Za-z]))?",
             say.power,
+            past=r"[\^*⁰¹²³⁴-⁹⁺⁻ⁿ]",
         ),
         rule(
             "d",
@@ -322,6 +383,7 @@ ZH = Rules(
             + _N
             + r")(?![:/]|-[0-9])",
             say.span,
+            past="[" + _SCALES + _TOS + "]",
         ),
         rule(
             "l",
@@ -338,14 +400,19 @@ ZH = Rules(
             r"(?P<l>[A-Za-z][A-Za-z]{0,11})[- ]?(?<! )(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])",
             say.model,
         ),
-        rule("d", _NS + r"(?P<n>" + _N + r")\"(?=[屏显电])", lambda m: decimal(m["n"]) + "英寸"),
+        rule("d", _NS + r"(?P<n>" + _N + r")\"(?=[屏显电])", lambda m: decimal(m["n"]) + "英寸", past='"'),
         rule("l", r"(?<=第)(?P<r>[IVXLCM]{1,7})" + _NOT_LETTER, say.roman_number),
         rule("l", r"(?P<r>[IVX]{1,6})(?= ?[世期型类级部卷])", say.roman_number),
         rule("l", r"(?<=[㐀-鿿])(?P<r>[IVX]{2,6})" + _NOT_LETTER, say.roman_number),
         rule("l", r"[Nn][Oo]\. ?(?P<n>[0-9]{1,5})(?![0-9])", lambda m: "第" + cardinal(m["n"])),
-        rule("d", _NS + r"(?P<n>[0-9]{1,4})(?:st|nd|rd|th)" + _NOT_LETTER, lambda m: "第" + cardinal(m["n"])),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]{1,4})(?:st|nd|rd|th)" + _NOT_LETTER,
+            lambda m: "第" + cardinal(m["n"]),
+            then="[A-Za-z]",
+        ),
         rule("s", r"#(?P<n>[0-9]{1,4})(?![0-9])", lambda m: cardinal(m["n"]) + "号"),
-        rule("d", _NS + r"(?P<n>[0-9]{1,3})#", lambda m: cardinal(m["n"]) + "号"),
+        rule("d", _NS + r"(?P<n>[0-9]{1,3})#", lambda m: cardinal(m["n"]) + "号", then="#"),
         rule(
             "s", r"/(?= ?[0-9(].{0,20}=)", lambda m: "除以" if re.search(r"[0-9)] $", say.before(m)) else None
         ),
@@ -353,18 +420,30 @@ ZH = Rules(
         rule("s", r"≈(?=[0-9])", "约"),
         rule("s", r"[-–](?=[0-9])", say.until),
         rule("s", r"[-=]>|→|⇒", "到"),
-        rule("d", _NS + r"(?P<n>[0-9]+)\+(?= ?[年个人名家款种岁天条项位])", lambda m: decimal(m["n"]) + "多"),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]+)\+(?= ?[年个人名家款种岁天条项位])",
+            lambda m: decimal(m["n"]) + "多",
+            then="[+]",
+        ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)[kK](?= ?\+?[个人粉赞次条名收阅]| ?[sS]tar)",
             lambda m: say.scaled(m["n"], "k"),
+            past="[A-Za-z]",
         ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)(?:[wW])(?=[元块人个粉+，。]|$)",
             lambda m: decimal(m["n"]) + "万",
+            past="[A-Za-z]",
         ),
-        rule("d", _NS + r"(?P<n>" + _N + r") ?- ?(?=[0-9].{0,12}=)", lambda m: decimal(m["n"]) + "减"),
+        rule(
+            "d",
+            _NS + r"(?P<n>" + _N + r") ?- ?(?=[0-9].{0,12}=)",
+            lambda m: decimal(m["n"]) + "减",
+            past="-",
+        ),
         rule(
             "ds",
             r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<neg>(?<![0-9A-Za-z)）])[-+])?(?P<n>" + _N + r")",

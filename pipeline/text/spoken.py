@@ -9,9 +9,12 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 
 Edit = tuple[int, int, str]
 """Replace `text[start:end]` by a string."""
+
+_PLACE = itemgetter(0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,47 +54,65 @@ class Spoken:
     def edited(self, edits: Iterable[Edit]) -> tuple[Spoken, Moves]:
         """The text with the edits made, and where its places went. Of edits that overlap the one that begins
         first wins, of those the one given first; they may be given in any order."""
+        text, length_before = self.text, len(self.text)
         kept: list[Edit] = []
         done = 0
-        for edit in sorted(edits, key=lambda e: e[:2]):
+        for edit in sorted(edits, key=_PLACE):
             if edit[0] >= done and (edit[1] > edit[0] or edit[2]):
                 kept.append(edit)
                 done = edit[1]
+        if not kept and text:
+            return self, Moves((0, length_before, length_before), (0, length_before, length_before))
         out: list[str] = []
         starts: list[int] = []
         froms: list[int] = []
         tos: list[int] = []
         exact: list[bool] = []
         olds, news = [0], [0]
-        length = at = stretch = 0
-        for start, end, replacement in [*kept, (len(self.text), len(self.text), "")]:
+        # Stretches are walked along with the edits: the one in hand is `text[left:right]`.
+        ends = (*self._starts[1:], length_before)
+        walk = zip(self._starts, ends, self._froms, self._tos, self._exact, strict=True)
+        left, right, origin, target, same = next(walk)
+        length = at = 0
+        for start, end, replacement in [*kept, (length_before, length_before, "")]:
             while at < start:
-                while stretch + 1 < len(self._starts) and self._starts[stretch + 1] <= at:
-                    stretch += 1
-                last = self._starts[stretch + 1] if stretch + 1 < len(self._starts) else len(self.text)
-                upto = min(start, last)
-                same = self._exact[stretch]
-                origin = self._froms[stretch] + (at - self._starts[stretch] if same else 0)
+                while right <= at:
+                    left, right, origin, target, same = next(walk)
+                upto = start if start < right else right
                 starts.append(length)
-                froms.append(origin)
-                tos.append(origin + upto - at if same else self._tos[stretch])
+                if same:
+                    froms.append(origin + at - left)
+                    tos.append(origin + upto - left)
+                else:
+                    froms.append(origin)
+                    tos.append(target)
                 exact.append(same)
-                out.append(self.text[at:upto])
+                out.append(text[at:upto])
                 length += upto - at
                 at = upto
             olds.append(start)
             news.append(length)
             if replacement:
-                first = self.offset(start) if start < len(self.text) else self._tos[-1]
+                if start < length_before:
+                    while right <= start:
+                        left, right, origin, target, same = next(walk)
+                    first = origin + start - left if same else origin
+                else:
+                    first = self._tos[-1]
+                beyond = first
+                if end > start:
+                    while right < end:
+                        left, right, origin, target, same = next(walk)
+                    beyond = origin + end - left if same else target
                 starts.append(length)
                 froms.append(first)
-                tos.append(max(first, self.offset_after(end - 1) if end > start else first))
+                tos.append(beyond if beyond > first else first)
                 exact.append(False)
                 out.append(replacement)
                 length += len(replacement)
             olds.append(end)
             news.append(length)
-            at = max(at, end)
+            at = end
         if not starts:
             starts, froms, tos, exact = [0], [0], [0], [True]
         spoken = Spoken("".join(out), tuple(starts), tuple(froms), tuple(tos), tuple(exact))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 ZH_UNITS: dict[str, str] = {
     "km": "公里", "m": "米", "dm": "分米", "cm": "厘米", "mm": "毫米", "μm": "微米", "um": "微米", "nm": "纳米",
     "kg": "公斤", "g": "克", "mg": "毫克", "μg": "微克", "ug": "微克", "t": "吨", "lb": "磅", "lbs": "磅", "oz": "盎司",
@@ -84,7 +87,11 @@ EN_MONEY: dict[str, tuple[str, str, str, str]] = {
 
 
 def alternatives(names: dict[str, object] | dict[str, str]) -> str:
-    """A regular expression for any of the keys, the longest first."""
-    import re
+    """A regular expression for any of the keys, the longest first; one look tells whether any can begin."""
+    any_ = "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+    return f"(?=[{firsts(names)}])(?:{any_})"
 
-    return "|".join(re.escape(name) for name in sorted(names, key=lambda name: (-len(name), name)))
+
+def firsts(names: Iterable[str]) -> str:
+    """What any of the names begins with, as it stands in a set of a regular expression."""
+    return "".join(sorted({re.escape(name[0]) for name in names}))
