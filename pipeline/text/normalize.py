@@ -26,7 +26,8 @@ _SENTENCES = re.compile(
 _ENGLISH = re.compile(
     r"\b(?:the|it|is|are|was|in|on|of|to|and|for|we|you|he|she|they|this|that|with|at|by)\b", re.I
 )
-_WORDS = re.compile(r"(?<![0-9A-Za-z/ ])[A-Za-z]{2,}(?![0-9])|(?<=[A-Za-z,.] )[A-Za-z]{2,}(?![0-9])")
+# Not right after a digit, a slash or a blank, but for that between words. A letter first: it is found fast.
+_WORDS = re.compile(r"[A-Za-z](?:(?<![0-9A-Za-z/ ].)|(?<=[A-Za-z,.] .))[A-Za-z]+(?![0-9])")
 _HAN = re.compile(r"[㐀-鿿豈-﫿𠀀-𲎯]")
 _TO_READ = re.compile(
     r"_|[^\w\s,;:!?'\"()，。！？、；：“”‘’（）《》\-]|[0-9²³¹⁰-₉¼-⅞Ⅰ-ⅿ①-⓿]|[A-Z][a-z]* [IVX]"
