@@ -11,7 +11,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,8 +63,32 @@ class Server:
         self, *options: str, timeout_s: float = INSTALL_S, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """`./install.sh install OPTIONS`, unattended, without a card."""
-        words = ["./install.sh", "install", "--unattended", "--no-gpu", "--port", str(self.port), *options]
-        return self.shell(shlex.join(words), timeout_s=timeout_s, env=env)
+        return self.shell(shlex.join(self._words(options)), timeout_s=timeout_s, env=env)
+
+    def _words(self, options: Sequence[str] = ()) -> list[str]:
+        return ["./install.sh", "install", "--unattended", "--no-gpu", "--port", str(self.port), *options]
+
+    def begin(self, name: str) -> None:
+        """The same in the background, all its processes in the unit NAME; it says into /root/NAME.log."""
+        unit = [
+            *("systemd-run", "--quiet", "--collect", "--unit", name, f"--working-directory={CLONE}"),
+            *(f"--property=StandardOutput=append:/root/{name}.log", "--property=StandardError=inherit"),
+            *(f"--setenv={key}={value}" for key, value in self.variables().items()),
+        ]
+        self.machine.run(*unit, "bash", *self._words(), check=True)
+
+    def runs(self, name: str) -> bool:
+        """Is a process of the unit NAME left?"""
+        return self.machine.run("systemctl", "is-active", f"{name}.service").returncode == 0
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to all of its processes."""
+        self.machine.run("systemctl", "kill", "--signal=KILL", f"{name}.service", check=True)
+        wait_for(lambda: not self.runs(name), 30, f"{name} to be gone")
+
+    def variables(self) -> dict[str, str]:
+        """The way to the registries, and root's home."""
+        return {**registry_environment(), "HOME": "/root", "PIP_CACHE_DIR": "/var/cache/pip"}
 
     def shell(
         self,
@@ -75,13 +99,7 @@ class Server:
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """A line of bash as root in the clone, with the way to the registries."""
-        variables = {
-            **registry_environment(),
-            "HOME": "/root",
-            "PIP_CACHE_DIR": "/var/cache/pip",
-            **(env or {}),
-        }
-        pairs = [f"{key}={value}" for key, value in variables.items()]
+        pairs = [f"{key}={value}" for key, value in {**self.variables(), **(env or {})}.items()]
         line = f"cd {CLONE} || exit\n{command}"  # so that `command &` is in the background alone
         return self.machine.run("env", *pairs, "bash", "-c", line, timeout_s=timeout_s, stdin=stdin)
 

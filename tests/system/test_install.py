@@ -98,7 +98,24 @@ def here(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield running.enter_context(server(root, folder, free_port()))
 
 
-class TestHere:
+class Switched:
+    """A server of the fixture `here`, which makes it, and which these tests switch off and on."""
+
+    root: Path
+    folder: Path
+    running: ExitStack
+    before: set[str]
+
+    def reboot(self, here: Server, *, cut: bool = False) -> None:
+        """Power off, or the power cut, and on again."""
+        if cut:
+            os.kill(here.machine.leader, signal.SIGKILL)
+        cls = type(self)
+        cls.running.close()
+        here.machine = cls.running.enter_context(server(cls.root, cls.folder, here.port)).machine
+
+
+class TestHere(Switched):
     """Debian 12, `./install.sh install` on the machine itself."""
 
     def test_a_dry_run_says_all_and_changes_nothing(self, here: Server) -> None:
@@ -133,14 +150,6 @@ class TestHere:
         assert "network" in done.stderr or "apt-get could not" in done.stderr
         assert not (here.machine.path / "opt/cosyd/venv").is_symlink()
         assert here.packages() == type(self).before
-
-    def reboot(self, here: Server, *, cut: bool = False) -> None:
-        """Power off, or the power cut, and on again."""
-        if cut:
-            os.kill(here.machine.leader, signal.SIGKILL)
-        cls = type(self)
-        cls.running.close()
-        here.machine = cls.running.enter_context(server(cls.root, cls.folder, here.port)).machine
 
     @pytest.mark.parametrize(
         ("name", "reached"),
@@ -246,6 +255,67 @@ class TestHere:
         done = here.shell("./install.sh uninstall --purge", stdin="delete\n", timeout_s=INSTALL_S)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr
         nothing_left(here, type(self).before, kept=False)
+
+
+class TestKilledTenTimes(Switched):
+    """Debian 12, `./install.sh install`, killed at ten moments one after the other: its processes at the odd
+    ones, the power cut at the even. A cut here loses no writes, as the disk cache is the host's. Each run
+    goes on from what the one before left."""
+
+    @pytest.mark.parametrize(
+        ("number", "name", "reached"),
+        [
+            (1, "lists of packages are fetched", "opt/cosyd/packages.before"),
+            (2, "python3-venv is unpacked", "var/lib/dpkg/info/python3*-venv.list"),
+            (3, "Ansible is installed", "opt/cosyd/provision/venv/lib/python3*/site-packages/ansible"),
+            (4, "espeak-ng is unpacked", "var/lib/dpkg/info/espeak-ng*.list"),
+            (5, "the user is described", "usr/lib/tmpfiles.d/cosyd.conf"),
+            (6, "the programs' folder is made", "opt/cosyd/venvs/*/bin/python"),
+            (7, "pip unpacks", "opt/cosyd/venvs/*/lib/python3*/site-packages/gradio"),
+            (8, "the programs are whole", "opt/cosyd/venvs/*/.cosyd-complete"),
+            (9, "the configuration is written", "etc/cosyd/cosyd.toml"),
+            (10, "the service starts", "var/lib/cosyd/cosyd.db"),
+        ],
+    )
+    def test_it_is_killed_while(self, here: Server, number: int, name: str, reached: str) -> None:
+        root, unit = here.machine.path, f"install-{number}"
+        if number == 1:
+            type(self).before = here.packages()
+        assert not list(root.glob(reached)), "the runs before did not get as far as this"
+
+        def there() -> bool:
+            found = any(root.glob(reached))
+            assert found or here.runs(unit), (root / f"root/{unit}.log").read_text("utf-8")[-4000:]
+            return found
+
+        began = time.monotonic()
+        here.begin(unit)
+        wait_for(there, INSTALL_S, name)
+        if number % 2:
+            here.kill(unit)
+        else:
+            self.reboot(here, cut=True)
+        print(f"\n{number}: {name} after {time.monotonic() - began:.0f} s")
+        assert "PLAY RECAP" not in (root / f"root/{unit}.log").read_text("utf-8")
+
+    def test_the_next_run_goes_on_to_a_service_that_speaks(self, here: Server) -> None:
+        done = here.install()
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+        here.wait_for_page()
+        behind_its_login(here)
+        speaks(here)
+        assert here.machine.run("dpkg", "--audit").stdout == ""
+        assert len(list((here.machine.path / "opt/cosyd/venvs").iterdir())) == 1
+
+    def test_and_the_one_after_changes_nothing(self, here: Server) -> None:
+        done = here.install()
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+        assert recap(done.stdout)["changed"] == 0, done.stdout
+
+    def test_the_removal_knows_all_that_came_in_eleven_runs(self, here: Server) -> None:
+        done = here.shell("./install.sh uninstall", timeout_s=INSTALL_S)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+        nothing_left(here, type(self).before, kept=True)
 
 
 @contextmanager

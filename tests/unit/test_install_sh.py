@@ -315,6 +315,22 @@ def test_h07_a_held_package_lock_is_waited_for_and_told(checkout: Checkout) -> N
     assert "DPkg::Lock::Timeout=900" in checkout.log.read_text(encoding="utf-8")
 
 
+def test_packages_that_were_cut_short_are_finished_first(checkout: Checkout) -> None:
+    """apt-get refuses until then. What `dpkg` cannot set up lacks something that apt brings."""
+    checkout.tool(
+        "dpkg",
+        "#!/bin/bash\nif [[ $1 == --audit ]]; then echo 'espeak-ng-data is unpacked'; exit; fi\n"
+        f"echo \"dpkg $*\" >>{checkout.log}\necho 'dependency problems' >&2\nexit 1\n",
+    )
+    checkout.tool("apt-get", f'#!/bin/bash\necho "apt-get $1 ${{*: -1}}" >>{checkout.log}\n')
+    assert checkout.run("try", "--no-start", "--yes").returncode == 0
+    done = [line for line in checkout.log.read_text("utf-8").splitlines() if line.startswith(("apt", "dpkg"))]
+    assert done == [
+        "dpkg --configure -a", "apt-get update update", "apt-get install --fix-broken",
+        "apt-get install ffmpeg",
+    ]  # fmt: skip
+
+
 # ---- honest errors -------------------------------------------------------------------------------
 
 
