@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.speech import transcribe_file, word_error_rate
-from tests.system.appliance import CLONE, INSTALL_S, Server, server, server_root
+from tests.system.appliance import INSTALL_S, KEPT, LEFT, UNITS, Server, recap, server, server_root
 from tests.system.booted import free_port
 from tests.system.roots import CHECKOUT, registry_environment, wait_for
 from tests.system.standins import lay
@@ -32,14 +32,7 @@ from tests.unit.rolekit import Simulated, tool, wheel
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 SENTENCE = "The kettle is boiling, and somebody has to take it from the stove."
-UNITS = ("cosyd.service", "cosyd-swap.service", "cosyd-swap.socket")
 TEXT = "This sentence stays in the history over a restart of the machine."
-
-
-def recap(said: str) -> dict[str, int]:
-    """The numbers of the line about our host."""
-    line = [line for line in said.splitlines() if re.match(r"\S+ +: ok=", line)][-1]
-    return {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)}
 
 
 def lan_address() -> str:
@@ -73,13 +66,7 @@ def nothing_left(there: Server, before: set[str], *, kept: bool) -> None:
     """Nothing but what was promised."""
     machine = there.machine
     assert there.packages() == before
-    found = machine.run(
-        "find", "/etc", "/usr", "/opt", "/var/lib", "/var/cache", "/run", "/root", "-xdev",
-        "-iname", "*cosyd*", "-not", "-path", f"{CLONE}*", "-not", "-path", "/var/cache/pip/*",
-    ).stdout.split()  # fmt: skip
-    assert sorted(found) == (
-        ["/etc/cosyd", "/etc/cosyd/cosyd.toml", "/var/lib/cosyd", "/var/lib/cosyd/cosyd.db"] if kept else []
-    )
+    assert sorted(machine.run(*LEFT).stdout.split()) == (KEPT if kept else [])
     assert machine.run("getent", "passwd", "cosyd").returncode == 2
     assert machine.run("getent", "group", "cosyd").returncode == 2
     for unit in UNITS:
