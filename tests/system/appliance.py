@@ -77,6 +77,11 @@ def recap(said: str) -> dict[str, int]:
     return {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)}
 
 
+def unwrapped(said: str) -> str:
+    """On one line: Ansible breaks what it tells where the line is full."""
+    return " ".join(said.split())
+
+
 @dataclass
 class Server:
     """The machine, its clone of this checkout, and the port that its page gets."""
