@@ -450,14 +450,20 @@ apt_install() { # PACKAGE...: tries; a failure is told and is not the end
 installed_packages() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' | sed -n 's/^[ih]i.//p' | LC_ALL=C sort; }
 
 packages_begin() { # the list of before lies on disk first: roles/cosyd/tasks/packages.yml does the same
+    local list=$APPLIANCE/packages.before
     mkdir -p "$APPLIANCE"
-    [[ -e $APPLIANCE/packages.before ]] || installed_packages >"$APPLIANCE/packages.before"
+    if [[ ! -s $list ]]; then # what it lacks counts as ours: it is there whole, also after a power cut, or not at all
+        installed_packages >"$list.new"
+        sync "$list.new"
+        mv "$list.new" "$list"
+    fi
     trap packages_end EXIT
 }
 
 packages_end() { # what came is written down, so that an uninstall takes exactly that away
     trap - EXIT
     installed_packages | LC_ALL=C comm -13 <(LC_ALL=C sort "$APPLIANCE/packages.before") - >>"$APPLIANCE/packages"
+    sync "$APPLIANCE/packages"
     rm -f "$APPLIANCE/packages.before"
 }
 
@@ -561,6 +567,7 @@ prepare_venv() { # LEVEL (base; lean: and the test tools; dev: and PyTorch) PYTH
     local started=$SECONDS
     run_pip -e ".${extras:+[$extras]}" || pip_trouble
     if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
+    sync -f .venv # pip syncs nothing, and a power cut in the next half minute must not leave a stamp on empty files
     printf '%s %s\n' "$print" "$level" >.venv/.cosyd-stamp
     rm -f .venv/.cosyd-unfinished
     say installed "$((SECONDS - started))"
@@ -674,6 +681,7 @@ print(*(line for line in extra if line.startswith("ansible-core")), "setuptools>
         exit $E_VENV
     fi
     run_pip "${wanted[@]}" || pip_trouble
+    sync -f "$VENV" # see prepare_venv
     printf '%s\n' "$print" >"$VENV/.stamp"
 }
 
