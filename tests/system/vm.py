@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.system.appliance import bare_root, put_clone
 from tests.system.booted import VENV, installed_root, put_in
-from tests.system.roots import CACHE, Root, made_once
+from tests.system.roots import CACHE, Root, made_once, wait_for
 
 PACKAGES = "linux-image-cloud-amd64 initramfs-tools zstd e2fsprogs".split()
 DISK_BYTES = 4 * 1024**3
@@ -101,8 +101,11 @@ def put_scenario(root: Path, scenario: str, beside: Iterable[Path]) -> None:
     enable(root, "scenario.service", "multi-user")
 
 
-def boot(base: Path, image: Path, console: Path, *, memory_mb: int, nic: str, timeout_s: float) -> None:
-    """Until the power is off. Raises TimeoutExpired when it is not by then."""
+def boot(
+    base: Path, image: Path, console: Path, *, memory_mb: int, nic: str, timeout_s: float, cut_at: str = ""
+) -> None:
+    """Until the power is off. With `cut_at`: until the console says that; then the power is cut, and what the
+    kernel in there has not yet written is lost. Raises AssertionError when that takes too long."""
     qemu = [
         *(
             "qemu-system-x86_64",
@@ -120,7 +123,18 @@ def boot(base: Path, image: Path, console: Path, *, memory_mb: int, nic: str, ti
         *("-drive", f"file={image},if=virtio,format=raw,cache=unsafe", "-nic", nic, "-no-reboot"),
         *("-display", "none", "-monitor", "none", "-serial", f"file:{console}"),
     ]
-    subprocess.run(qemu, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+
+    def said(text: str) -> bool:
+        return bool(text) and console.exists() and text in console.read_text("utf-8", "replace")
+
+    with subprocess.Popen(qemu, stdin=subprocess.DEVNULL) as process:
+        try:
+            wait_for(lambda: process.poll() is not None or said(cut_at), timeout_s, "the power to be off")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{console.read_text('utf-8', 'replace')[-4000:]}") from None
+        finally:
+            process.kill()
+    assert not cut_at or said(cut_at), console.read_text("utf-8", "replace")[-4000:]
 
 
 def copied(base: Path, image: Path) -> None:
@@ -196,9 +210,12 @@ class Bare:
     image: Path
     folder: Path
 
-    def run(self, number: int, *, timeout_s: float) -> dict[str, Any]:
-        """Boot for the `number`th time, until the scenario switches the power off; what it left."""
+    def run(self, number: int, *, timeout_s: float, cut_at: str = "") -> dict[str, Any]:
+        """Boot for the `number`th time, until the scenario switches the power off; what it left. With
+        `cut_at` until the power is cut; then nothing."""
         console = self.folder / f"console-{number}.log"
-        boot(self.base, self.image, console, memory_mb=2048, nic=USER_NIC, timeout_s=timeout_s)
+        boot(self.base, self.image, console, memory_mb=2048, nic=USER_NIC, timeout_s=timeout_s, cut_at=cut_at)
+        if cut_at:
+            return {}
         with mounted(self.image, self.folder / "mnt") as root:
             return result(root, console)

@@ -1,4 +1,4 @@
-"""Runs inside the virtual machine (tests.system.vm): install.sh on a bare server, in two boots.
+"""Runs inside the virtual machine (tests.system.vm): install.sh on a bare server, over some boots.
 
 Standard library only, as it runs with the system's Python. What it finds goes into /root/result.json, also
 when it fails; how far it is goes to the console.
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-RESULT = Path("/root/result.json")
+RESULT, BEFORE = Path("/root/result.json"), Path("/root/packages.json")
 FOLDER = Path("/var/lib/cosyd-swap")
 # The Python packages come from a folder, the Debian packages over the network.
 ENVIRONMENT = {**os.environ, "HOME": "/root", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/srv/wheels"}
@@ -121,9 +121,12 @@ def history() -> list[str]:
 
 
 def first(found: dict[str, Any], plan: dict[str, Any]) -> None:
-    """Installed, used, and installed again."""
+    """Installed, used, and installed again. Begun anew where the power was cut."""
     wait_for(lambda: output("ip", "route", "show", "default"), 120, "a network")
-    found["packages before"] = packages()
+    if not BEFORE.exists():
+        BEFORE.write_text(json.dumps(packages()))
+        os.sync()
+    found["packages before"] = json.loads(BEFORE.read_text())
     with timed(found, "installation"):
         found["installation"] = installer(*INSTALL)
     found["active"] = output("systemctl", "is-active", "cosyd").strip()

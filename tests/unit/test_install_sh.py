@@ -65,8 +65,8 @@ class Checkout:
                 (self.bin / tool).symlink_to(real)
         self.tool("python3", FAKE_PYTHON)
         self.tool("sudo", '#!/bin/bash\nexec "$@"\n')
-        self.tool("sync", "#!/bin/bash\n")  # nor does what others write to it
         self.tool("df", FAKE_DF.format(free=99_999))  # how full this machine's disk is changes no test
+        self.tool("sync", "#!/bin/bash\n")  # nor does what others write to it
         self.log.touch()
 
     def tool(self, name: str, body: str) -> None:
