@@ -27,10 +27,18 @@ LOOK_S = 1.0
 
 TICK_S = 0.25
 
+MOVING_S = 15.0
+"""An engine that made something, a token or a chunk, so short a time ago is slow and has not hung."""
+
+PATIENCE = 10
+"""How many times its limit a segment may take while the engine moves on. A machine that is slow or starved
+gets its words; what would never end does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a segment is late, seconds after it began: the first chunk, and all of it."""
+    """When a segment is late, seconds after it began: the first chunk, and all of it. Later by PATIENCE while
+    the engine moves on."""
 
     first_chunk_s: float
     whole_s: float
@@ -40,7 +48,8 @@ class Limits:
 class Held:
     """What is in hand, as a value. Times are monotonic seconds; None when there is none of it.
 
-    `leave_at`: when a segment in progress is given up because the worker was told to go.
+    `leave_at`: when a segment in progress is given up because the worker was told to go. `moved_at`: when the
+    engine was last seen to have made something.
     """
 
     renewed_at: float
@@ -50,6 +59,7 @@ class Held:
     heard: bool = False
     stopped_at: float | None = None
     leave_at: float | None = None
+    moved_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,8 @@ def due(held: Held, now: float, *, lease_s: float, grace_s: float) -> Due:
     stop = None
     if held.began_at is not None and held.limits is not None and held.stopped_at is None:
         allowed = held.limits.whole_s if held.heard else min(held.limits.first_chunk_s, held.limits.whole_s)
-        if now - held.began_at > allowed:
+        moving = held.moved_at is not None and now - held.moved_at <= MOVING_S
+        if now - held.began_at > (PATIENCE * allowed if moving else allowed):
             stop = Why.DEADLINE
         elif held.leave_at is not None and now >= held.leave_at:
             stop = Why.LEAVE
@@ -80,7 +91,8 @@ def due(held: Held, now: float, *, lease_s: float, grace_s: float) -> Due:
 
 
 class Attendant:
-    """Watches at most one job at a time: `hold` .. `let_go`, and inside `begin` .. `heard` .. `end`."""
+    """Watches at most one job at a time: `hold` .. `let_go`, and inside `begin` .. `heard` .. `end`. What
+    `progress` gives changes whenever the engine makes something."""
 
     def __init__(
         self,
@@ -90,9 +102,11 @@ class Attendant:
         lease_s: float,
         grace_s: float,
         on_hang: Callable[[Why], None],
+        progress: Callable[[], object] = lambda: None,
     ) -> None:
         self._connect, self._clock = connect, clock
         self._lease_s, self._grace_s, self._on_hang = lease_s, grace_s, on_hang
+        self._progress, self._progressed = progress, progress()
         self._lock = threading.Lock()
         self._held: Held | None = None
         self._job, self._token, self._stop = "", "", Stop()
@@ -170,6 +184,9 @@ class Attendant:
     def tick(self) -> None:
         """Do what is due. Public for tests with a fake clock, which do not start the thread."""
         now = self._clock.monotonic()
+        if (progressed := self._progress()) != self._progressed:
+            self._progressed = progressed
+            self._change(moved_at=now)
         with self._lock:
             held, job, token, stop = self._held, self._job, self._token, self._stop
             leave_at = self._leave_at

@@ -93,6 +93,7 @@ class Runner:
             lease_s=config.lease_s,
             grace_s=config.timeout_factor * config.deadlines.stop_grace_s,
             on_hang=on_hang,
+            progress=lambda: self._heartbeat.progress_at,
         )
         self._wake = threading.Event()
         self._pause = threading.Event()  # never set

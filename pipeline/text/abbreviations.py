@@ -12,6 +12,13 @@ MONTHS = (
     "|Sept|Sep|Oct|Nov|Dec"
 )
 
+DAYS = "Mon|Tues|Tue|Wed|Thurs|Thur|Thu|Fri|Sat|Sun"
+STATES = (
+    "AL|AK|AZ|AR|CA|CO|CT|DC|DE|FL|GA|HI|IA|ID|IL|IN|KS|KY|LA|MA|MD|ME|MI|MN|MO|MS|MT|NC|ND|NE|NH|NJ|NM|NV|NY|OH|OK|OR"
+    "|PA|PR|RI|SC|SD|TN|TX|UT|VA|VT|WA|WI|WV|WY"
+)
+"""Postal; a ZIP code follows."""
+
 _TITLES = {
     "Dr": "Doctor", "Mr": "Mister", "Mrs": "Missus", "Ms": "Miz", "Prof": "Professor", "Gen": "General",
     "Sgt": "Sergeant", "Capt": "Captain", "Lt": "Lieutenant", "Col": "Colonel", "Maj": "Major", "Cmdr": "Commander",
@@ -43,6 +50,7 @@ _NUMBERED = {
     "figs": "figures", "p": "page", "pp": "pages", "pg": "page", "vol": "volume", "Vol": "Volume", "ch": "chapter",
     "Ch": "Chapter", "Chap": "Chapter", "sec": "section", "Sec": "Section", "eq": "equation", "Eq": "Equation",
     "ed": "edition", "ext": "extension", "Art": "Article", "art": "article", "Rm": "room", "Bldg": "building",
+    "Apt": "apartment", "apt": "apartment", "Ste": "suite", "Lv": "level", "Lvl": "level", "Rev": "revision",
 }  # fmt: skip
 """Only before a number."""
 
@@ -52,6 +60,11 @@ _DOTTED = {
 }  # fmt: skip
 
 _DOTS = re.compile(r"\.")
+
+
+def day_name(short: str) -> str:
+    """`Tues`: Tuesday"""
+    return {"Sat": "Saturday", "Sun": "Sunday"}.get(short) or _WORDS[short]
 
 
 def _alternatives(words: dict[str, str]) -> str:

@@ -29,7 +29,8 @@ _ENGLISH = re.compile(
 _WORDS = re.compile(r"(?<![0-9A-Za-z/ ])[A-Za-z]{2,}(?![0-9])|(?<=[A-Za-z,.] )[A-Za-z]{2,}(?![0-9])")
 _HAN = re.compile(r"[㐀-鿿豈-﫿𠀀-𲎯]")
 _TO_READ = re.compile(
-    r"_|[^\w\s,;:!?'\"()，。！？、；：“”‘’（）《》\-]|[0-9²³¹⁰-₉¼-⅞Ⅰ-ⅿ①-⓿]|[A-Z][a-z]* [IVX]|w/|vs "
+    r"_|[^\w\s,;:!?'\"()，。！？、；：“”‘’（）《》\-]|[0-9²³¹⁰-₉¼-⅞Ⅰ-ⅿ①-⓿]|[A-Z][a-z]* [IVX]"
+    r"|[㐀-鿿][IVX]{2}|w/|vs "
 )
 _CHINESE = ("zh", "yue")
 
@@ -77,11 +78,26 @@ def _tongue(sentence: str, language: str, context: str) -> str:
     return found if re.search(r"[^\W\d_]", sentence) else context
 
 
+def _spaced(text: str, edits: Iterator[Edit]) -> Iterator[Edit]:
+    """Words that were put for something keep a blank from letters beside them: `H2O` is not H twoO."""
+    done, last = -1, ""
+    for start, end, said in edits:
+        before = last if done == start else text[start - 1 : start]
+        if before and before in "'’" and text[start - 2 : start - 1].isalnum():  # `Q1'25`
+            before = text[start - 2]
+        if said[:1].isalnum() and before.isalnum() and before.isascii():
+            said = " " + said
+        if said[-1:].isalnum() and (text[end : end + 1].isalpha() and text[end].isascii()):
+            said += " "
+        done, last = end, said[-1:]
+        yield start, end, said
+
+
 def _sentence(text: str, start: int, end: int, language: str) -> Iterator[Edit]:
     if language in _CHINESE:
         yield from ZH.edits(text, start, end)
     elif language == "en":
-        yield from EN.edits(text, start, end)
+        yield from _spaced(text, EN.edits(text, start, end))
     else:
         from pipeline.text.rules_other import rules_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal, plural, roman, year
-from pipeline.text.readings_zh import after, before, maybe
+from pipeline.text.readings_zh import POWER, after, before, maybe
 from pipeline.text.signs import SUBSCRIPTS, SUPERSCRIPTS, fraction_sign, number_sign
 from pipeline.text.units import EN_MONEY, EN_UNITS
 
@@ -79,6 +79,22 @@ def day_month(m: Match) -> str | None:
     return f"{the}{ordinal(m['d'])} of {MONTHS[month - 1]}{tail}"
 
 
+def month_name(short: str) -> str:
+    """Oct: October"""
+    return _MONTH[short[:3].lower()]
+
+
+def lines(m: Match) -> str:
+    """1080p: ten eighty p"""
+    return f"{cardinal(m['n'][:-2])} {cardinal(m['n'][-2:])} {m['l']}"
+
+
+def months(m: Match) -> str:
+    """Jan-Mar 2024"""
+    first, last = (_MONTH[m[name][:3].lower()] for name in "ab")
+    return f"{first} to {last}" + (f" {year(m['y'])}" if maybe(m, "y") else "")
+
+
 def month_year(m: Match) -> str:
     """Dec. 2020"""
     return f"{_MONTH[m['mon'][:3].lower()]} {year(m['y'])}"
@@ -113,6 +129,18 @@ def time_range(m: Match) -> str | None:
     first = _clock(m["h"], m["min"], maybe(m, "half"))
     last = _clock(m["h2"], m["min2"], maybe(m, "half2"))
     return f"{first} to {last}" if first and last else None
+
+
+def half_range(m: Match) -> str | None:
+    """9am-5pm, 8:30-10 a.m."""
+    if not (1 <= int(m["h"]) <= 12 and 1 <= int(m["h2"]) <= 12):
+        return None
+    ends = []
+    for hour, minute, half in (("h", "min", "half"), ("h2", "min2", "half2")):
+        said = maybe(m, minute) and int(m[minute])
+        ends.append((_clock(m[hour], m[minute], "") if said else cardinal(m[hour])) or "")
+        ends[-1] += _half(maybe(m, half))
+    return " to ".join(ends)
 
 
 def hour_half(m: Match) -> str | None:
@@ -154,6 +182,8 @@ def spell_digits(text: str) -> str:
 def model(m: Match) -> str:
     """RTX4090, H200, MP3"""
     digits = m["n"]
+    if m["l"] in ("FY", "CY") and _YEAR.fullmatch(digits):
+        return f"{m['l']} {year(digits)}"
     bare = "." not in digits and (len(digits) > 2 or (digits[0] == "0" and len(digits) > 1))
     return f"{m['l']} {one_by_one(digits) if bare else decimal(digits)}"
 
@@ -212,7 +242,21 @@ def degrees(m: Match) -> str:
     last = maybe(m, "n2")
     count = (last or m["n"]).lstrip("+-")
     word = "degree" if count == "1" and not last else "degrees"
-    return _signed(m["n"]) + (f" to {_signed(last)}" if last else "") + f" {word}{name}"
+    where = maybe(m, "dir")
+    return (
+        _signed(m["n"]) + (f" to {_signed(last)}" if last else "")
+        + f" {word}{name}" + (f" {_WAYS[where]}" if where else "")
+    )  # fmt: skip
+
+
+_WAYS = {"N": "north", "S": "south", "E": "east", "W": "west"}
+
+
+def arc(m: Match) -> str:
+    """40°26'46\"N"""
+    said = f"{cardinal(m['d'])} degrees {cardinal(m['min'])} minutes"
+    said += f" {decimal(m['sec'])} seconds" if maybe(m, "sec") else ""
+    return said + (f" {_WAYS[m['dir']]}" if maybe(m, "dir") else "")
 
 
 def _parts(above: int, below: int) -> str:
@@ -223,15 +267,16 @@ def _parts(above: int, below: int) -> str:
 def fraction(m: Match) -> str | None:
     """1/2, 1 1/2, 9/11, 24/7"""
     above, below = int(m["a"]), int(m["b"])
-    if m[0] in ("9/11", "24/7", "7/11"):
+    if m[0] in ("9/11", "24/7", "7/11", "50/50", "20/20"):
         return f"{cardinal(m['a'])} {cardinal(m['b'])}"
     if below == 0 or m["b"][0] == "0":
         return None
+    unit_ = maybe(m, "unit") and " " + EN_UNITS[m["unit"]][1 if maybe(m, "w") else 0]
     if maybe(m, "w"):
-        return f"{cardinal(m['w'])} and {_parts(above, below).replace('one half', 'a half')}"
+        return f"{cardinal(m['w'])} and {_parts(above, below).replace('one half', 'a half')}{unit_}"
     if above < below <= 100 and below != 1:
-        return _parts(above, below)
-    return f"{cardinal(m['a'])} over {cardinal(m['b'])}"
+        return _parts(above, below) + unit_
+    return f"{cardinal(m['a'])} over {cardinal(m['b'])}{unit_}"
 
 
 def fraction_mark(m: Match) -> str | None:
@@ -262,16 +307,43 @@ def unit(m: Match) -> str:
     return sign + decimal(m["n"]) + (f" to {decimal(last)}" if last else "") + f" {name}"
 
 
+PER = {
+    "year": "year", "month": "month", "mo": "month", "wk": "week", "week": "week", "day": "day", "d": "day",
+    "hour": "hour", "minute": "minute", "second": "second", "person": "person", "user": "user", "night": "night",
+    "page": "page", "item": "item", "unit": "unit", "piece": "piece", "pc": "piece", "ea": "each",
+}  # fmt: skip
+"""What a price or rate is for, beside the units."""
+
+_RATE = re.compile(r"[0-9](?: ?[A-Za-zμ°²³]{1,6}| thousand| million| billion)?$")
+
+
+def per(m: Match) -> str | None:
+    """$20/hr, 5 mg/kg, 6.5 L/100 km: after an amount"""
+    if not _RATE.search(before(m, 12)):
+        return None
+    word, many = EN_UNITS.get(m["unit"]) or (PER[m["unit"]],) * 2
+    count = maybe(m, "n")
+    return f" per {cardinal(count)} {many}" if count else f" per {word}" if word != "each" else " each"
+
+
 def feet_inches(m: Match) -> str:
     """5'10\""""
     inches = f" {cardinal(m['i'])}" if maybe(m, "i") else ""
     return f"{cardinal(m['f'])} foot{inches}" if inches else f"{cardinal(m['f'])} feet"
 
 
+def inches(m: Match) -> str | None:
+    """27\" monitor; not the end of what is quoted"""
+    line = m.string[max(m.string.rfind("\n", 0, m.start()) + 1, m.start() - 2000) : m.start()]
+    return None if len(re.findall(r'(?<![0-9])"', line)) % 2 else decimal(m["n"]) + " inch"
+
+
 def span(m: Match) -> str:
     """5-10, 1914-1918, 9-5"""
     first, last, sep = m["n"], m["n2"], m["sep"]
     years = _YEAR.fullmatch(first) and (_YEAR.fullmatch(last) or len(last) == 2)
+    if first == last == "50":
+        return "fifty fifty"
     if re.match(r" ?=", after(m)) or (sep == " - " and "-" in sep):
         return f"{decimal(first)} minus {decimal(last)}"
     if years and (len(last) == 2 or int(first) < int(last)):
@@ -287,11 +359,14 @@ def power(m: Match) -> str:
     exponent = m["sup"].translate(SUPERSCRIPTS) if maybe(m, "sup") else m["exp"]
     base = m["base"]
     said = decimal(base) if base[0].isdigit() else base
+    unit_ = " " + EN_UNITS[m["unit"]][1] if maybe(m, "unit") else ""
+    if maybe(m, "op"):
+        unit_ += " to " if POWER.match(after(m, 12)) else " minus "
     if exponent in ("2", "3"):
-        return f"{said} {'squared' if exponent == '2' else 'cubed'}"
+        return f"{said} {'squared' if exponent == '2' else 'cubed'}{unit_}"
     if exponent == "n":
-        return f"{said} to the n"
-    return f"{said} to the power of {decimal(exponent)}"
+        return f"{said} to the n{unit_}"
+    return f"{said} to the power of {decimal(exponent)}{unit_}"
 
 
 def superscripts(m: Match) -> str:
@@ -328,7 +403,7 @@ def circled(m: Match) -> str | None:
 
 def decade(m: Match) -> str:
     """1990s, '90s, 80s"""
-    return decade_words(m["n"] or m["a"] or m["b"])
+    return decade_words(m["n"] or m["a"] or m["b"]) + (" to " if m["to"] else "")
 
 
 def decade_words(digits: str) -> str:

@@ -6,6 +6,7 @@ Contexts (`号码` before, `胜` after) are only looked at, never changed.
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from pipeline.text.numbers_en import roman
 from pipeline.text.numbers_zh import cardinal, decimal, one_by_one, quantity, year
@@ -25,16 +26,23 @@ _CALL = re.compile(
     r"(?:打|拨|热线|电话|致电|火警|报警|急救|匪警|客服|求助|呼叫|来电|投诉|专线|查号)(?:号码)?" + _IS
 )
 _SHORT = re.compile(r"110|112|119|120|122|12[0-9]{3}|1[01][0-9]{3}|9[5-6][0-9]{3}|911|999")
-_SHORT_AFTER = re.compile(r" ?(?:热线|电话|急救|报警|火警|匪警|平台|客服|服务台|指挥中心|救护车|查号|举报)")
+_SERVICE = re.compile(
+    r"10086|12(?:306|315|318|320|333|348|358|366|369|377|388)"
+    r"|955(?:88|33|55|66|99|59|95|28|58|68|77|80|16|18|19|11|00|22)"
+)
+"""Telephone numbers that everybody in China knows."""
+_SHORT_AFTER = re.compile(
+    r" ?(?:网站|官网|短信|热线|电话|急救|报警|火警|匪警|平台|客服|服务台|指挥中心|救护车|查号|举报)"
+)
 _NAMED = re.compile(
     r"(?:编号|卡号|学号|工号|[订运快货]?单号|账号|号码|密码|口令|[验校]证?码|校验码|邀请码|取件码|提取码|识别码|代码"
-    r"|邮编|邮政编码|身份证号?|尾号|证号|车牌号?|序列号|房号|手机号?|(?i:qq|id|pin|sn|imei)号?|微信号?|航班|班次|车次"
+    r"|邮编|邮政编码|身份证号?|尾号|证号|车牌号?|序列号|房号|手机号?|(?<![A-Za-z])(?i:qq|id|pin|sn|imei)号?|微信号?|航班|班次|车次"
     r"|护照|银行卡|会员号|门牌号?|批号|型号|条码)(?:[是为:#]| )*[A-Za-z]*-?$"
 )
 _YEAR = re.compile(r"1[0-9]{3}|20[0-9]{2}|21[0-9]{2}")
 _TWO_COUNTS = frozenset(
-    "个只条张本位名件台辆次遍天周岁层间家份句页章节课集部首支枝把块片颗粒杯瓶碗盘袋箱盒包双对套批组队排行列场轮届棵朵座栋所"
-    "米里斤两亩吨升克元倍站步种项样公厘毫小分点百千万亿秒匹头根口门道人成"
+    "个只条张本位名件台辆次遍天年周岁层间家份句页章节课集部首支枝把块片颗粒杯瓶碗盘袋箱盒包双对套批组队排行列场轮届棵朵座栋所"
+    "米里斤亩吨升克元倍站步种项样公厘毫小分点百千万亿秒匹头根口门道人成"
 )
 _NOT_TWO = re.compile(r"分(?![钟])|人[称]|成语|年级|里面|百分|行业")
 
@@ -64,6 +72,46 @@ def date(m: Match) -> str | None:
     """2025-09-28"""
     rest = _month_day(m["m"], m["d"])
     return f"{year(m['y'])}年{rest}" if rest else None
+
+
+def slash_date(m: Match) -> str | None:
+    """08/15/2024; day first where the first number is no month"""
+    month, day = (m["b"], m["a"]) if int(m["a"]) > 12 else (m["a"], m["b"])
+    rest = _month_day(month, day)
+    return f"{year(m['y'])}年{rest}" if rest else None
+
+
+def quarter(m: Match) -> str:
+    """2024Q3, 2024H1"""
+    part = f"第{cardinal(m['q'])}季度" if m["k"] == "Q" else {"1": "上半年", "2": "下半年"}[m["q"]]
+    return f"{year(m['y'])}年{part}"
+
+
+_COUNTED = re.compile(r"[0-9零一二三四五六七八九十百千万]+(?:[A-Za-z%‰℃°]{1,4}|[㐀-鿿]{1,2})$")
+
+
+def tilde(m: Match) -> str:
+    """1.5米~1.8米 is a range, ~5 is about"""
+    if before(m, 1) == "约":
+        return ""
+    return "到" if _COUNTED.search(before(m)) else "约"
+
+
+def until(m: Match) -> str | None:
+    """1994年7月-1998年6月: no minus after a quantity"""
+    return (
+        "到"
+        if re.search(r"[0-9](?:[年月日号点时分秒元米岁天期级层楼页章]|小时|分钟|公里|公斤)$", before(m))
+        else None
+    )
+
+
+def date_range(m: Match) -> str | None:
+    """2023/12/31-2024/1/2, 2024.10.1-10.7"""
+    first, last = _month_day(m["m"], m["d"]), _month_day(m["m2"], m["d2"])
+    if first is None or last is None:
+        return None
+    return f"{year(m['y'])}年{first}到" + (f"{year(m['y2'])}年" if maybe(m, "y2") else "") + last
 
 
 def year_month(m: Match) -> str:
@@ -113,9 +161,14 @@ def hour_half(m: Match) -> str | None:
 
 
 def time_range(m: Match) -> str | None:
-    """8:30-17:00"""
-    first, last = _clock(m["h"], m["min"]), _clock(m["h2"], m["min2"])
-    return f"{first}到{last}" if first and last else None
+    """8:30-17:00, 8:00am-5:00pm"""
+    ends = []
+    for hour, minute, half in (("h", "min", "half"), ("h2", "min2", "half2")):
+        said = _clock(m[hour], m[minute])
+        if said is None:
+            return None
+        ends.append({"a": "上午", "p": "下午"}.get(maybe(m, half)[:1].lower(), "") + said)
+    return "到".join(ends)
 
 
 def ratio(m: Match) -> str:
@@ -144,10 +197,15 @@ def short_phone(m: Match) -> str | None:
     digits = m[0]
     if _CALL.search(before(m)) and not re.match(r"[个次份元块折分秒万千]", after(m)):
         return one_by_one(digits, telephone=True)
-    listed = re.match(r"[、和或/](?=[0-9]{3})", after(m)) or re.search(
-        r"[0-9零一二三]{3}[、和或/]$", before(m)
+    listed = re.match(r"(?:[、和或/]|或者)(?=[0-9]{3})", after(m)) or re.search(
+        r"[0-9]{3}(?:[、和或/]|或者)$", before(m)
     )
-    if _SHORT.fullmatch(digits) and (_SHORT_AFTER.match(after(m)) or (listed and len(digits) == 3)):
+    known = _SERVICE.fullmatch(digits) and not re.match(r" ?[个次份元块折分秒万千人天年米名条件]", after(m))
+    if _SHORT.fullmatch(digits) and (
+        _SHORT_AFTER.match(after(m))
+        or known
+        or (listed and (len(digits) == 3 or digits[0] == "9" or digits[:2] == "10"))
+    ):
         return one_by_one(digits, telephone=True)
     return None
 
@@ -178,7 +236,18 @@ def model(m: Match) -> str:
     return m["l"] + (one_by_one(digits) if bare else decimal(digits))
 
 
+_LETTERS = {"k": 3, "m": 6, "b": 9, "bn": 9}
+
+
+def scaled(text: str, letter: str) -> str:
+    """5.5 M as a number"""
+    value = Decimal(text.replace(",", "")).scaleb(_LETTERS[letter.lower()])
+    return decimal(f"{value.normalize():f}")
+
+
 def _amount(text: str, scale: str | None) -> str:
+    if scale and scale.lower() in _LETTERS:
+        return scaled(text, scale)
     said = "两" if text == "2" else decimal(text, money=not scale)
     return said + (scale or "")
 
@@ -220,6 +289,14 @@ def degrees(m: Match) -> str:
     return one(m["n"]) + (f"到{one(m['n2'])}" if maybe(m, "n2") else "") + name
 
 
+def per(m: Match) -> str | None:
+    """6.5L/100km, 350kJ/100g: after an amount"""
+    if not re.search(r"[0-9] ?[A-Za-zμ]{1,5}$|[一-鿿]$", before(m)):
+        return None
+    unit_ = ZH_UNITS[m["unit"]]
+    return f"每{'百公里' if m['n'] == '100' and unit_ == '公里' else cardinal(m['n']) + unit_}"
+
+
 def fraction(m: Match) -> str | None:
     """1/3, 1 1/2; 120/80 after 血压; 9/28 after 日期"""
     above, below = m["a"], m["b"]
@@ -229,7 +306,9 @@ def fraction(m: Match) -> str | None:
         return None
     if re.search(r"血压[^0-9]{0,4}$", before(m)):
         return f"{decimal(above)}比{decimal(below)}"
-    if re.search(r"(?:日期|生日|截至|截止|时间)[^0-9]{0,2}$", before(m)):
+    if re.search(r"(?:日期|生日|截至|截止|时间)[^0-9]{0,2}$", before(m)) or re.match(
+        r" ?[(（]?(?:周|星期)[一二三四五六日天]", after(m)
+    ):
         return _month_day(above, below)
     return (f"{cardinal(m['w'])}又" if maybe(m, "w") else "") + f"{cardinal(below)}分之{cardinal(above)}"
 
@@ -277,7 +356,12 @@ def span(m: Match) -> str | None:
         return _month_day(first, last) or f"{one_by_one(first)}到{one_by_one(last)}"
     if plain and (max(len(first), len(last)) > 5 or (first[0] == "0" and len(first) > 1)) and sep == "-":
         return f"{one_by_one(first)}，{one_by_one(last)}"
-    return f"{decimal(first)}到{decimal(last)}"
+    few = last == "2" and after(m)[:1] in _TWO_COUNTS and not _NOT_TWO.match(after(m))
+    return f"{decimal(first)}到{'两' if few else decimal(last)}"
+
+
+POWER = re.compile(r"[0-9.]{1,8}(?:\^|[⁰¹²³⁴-⁹])")
+"""Between two powers of numbers a hyphen is a range."""
 
 
 def power(m: Match) -> str:
@@ -286,7 +370,9 @@ def power(m: Match) -> str:
     base = m["base"]
     said = decimal(base) if base[0].isdigit() else base
     special = {"2": "的平方", "3": "的立方"}.get(exponent) if not base[0].isdigit() else None
-    return said + (special or f"的{exponent if exponent == 'n' else decimal(exponent)}次方")
+    said += special or f"的{exponent if exponent == 'n' else decimal(exponent)}次方"
+    said += ZH_UNITS[m["unit"]] if maybe(m, "unit") else ""
+    return said + (("到" if POWER.match(after(m, 12)) else "减") if maybe(m, "op") else "")
 
 
 def subscripts(m: Match) -> str:
@@ -334,6 +420,10 @@ def number(m: Match) -> str:
 def _plain(digits: str, m: Match) -> str | None:
     lead, tail = before(m), after(m)
     count = len(digits)
+    if count == 2 and digits[0] == "0" and digits != "00" and re.match(r"[月日号点时]", tail):
+        return cardinal(digits)
+    if count == 2 and lead[-1:] in ("'", "’") and tail[:1] == "年":
+        return one_by_one(digits)
     if (count > 1 and digits[0] == "0") or (count >= 9 and not re.match(r"[元块万亿个人字条次年公米]", tail)):
         return one_by_one(digits)
     if (count >= 3 and re.match(r"路(?!程|人)", tail)) or (
@@ -344,10 +434,14 @@ def _plain(digits: str, m: Match) -> str | None:
         return year(digits)
     if _YEAR.fullmatch(digits) and re.match(r" ?(?:年|级|届)(?!前|后|来|间|内|以|的?历史|之|多)", tail):
         return None if digits == "1000" else year(digits)
-    if count == 2 and re.match(r"年(?:生|出生|毕业|级|款|产)|后(?=[，。、的 ]|$|宝|男|女|青|员)|届", tail):
+    if (
+        count == 2
+        and lead[-1:] != "第"
+        and re.match(r"年(?:生|出生|毕业|级|款|产)|后(?=[，。、的 ]|$|宝|男|女|青|员)|届", tail)
+    ):
         return one_by_one(digits) if digits[0] in "0126789" else None
     if count == 2 and digits[0] in "6789" and re.match(r"年(?!代|前|后|来|间|内|以|的?历史|级)", tail):
         return one_by_one(digits) if not re.search(r"[第了过约近] ?$", lead) else None
     if digits == "2" and tail[:1] in _TWO_COUNTS and not _NOT_TWO.match(tail):
-        return None if re.search(r"[第月周]\s?$|星期\s?$", lead) else "两"
+        return None if re.search(r"[第月周]\s?$|星期\s?$|[大初高]$", lead) else "两"
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from pipeline.text import readings_en as say
-from pipeline.text.abbreviations import ABBREVIATIONS, MONTHS, expand
+from pipeline.text.abbreviations import ABBREVIATIONS, DAYS, MONTHS, STATES, day_name, expand
 from pipeline.text.links import link_rules
 from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal
 from pipeline.text.rule import Rules, rule
@@ -24,6 +24,8 @@ _END = r"(?![A-Za-z0-9])"
 _CUR = alternatives({k: "" for k in EN_MONEY if not k.isalpha()})
 _CODES = alternatives({k: "" for k in EN_MONEY if k.isalpha()})
 _UNITS = alternatives(dict.fromkeys(EN_UNITS, ""))
+_LONG_UNITS = alternatives({name: "" for name in EN_UNITS if len(name) > 1})
+_PER = alternatives(dict.fromkeys([*EN_UNITS, *say.PER], ""))
 _HALF = r"(?P<half>[AaPp]\.? ?[Mm]\b\.?)"
 _SCALE = r"(?P<scale> (?:hundred|thousand|million|billion|trillion)\b|(?:bn|mn|[kKmMbBT])(?![A-Za-z0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
@@ -70,6 +72,16 @@ EN = Rules(
         ),
         rule(
             "l",
+            r"(?P<a>" + DAYS + r")\.?[-–—](?P<b>" + DAYS + r")\b\.?",
+            lambda m: f"{day_name(m['a'])} to {day_name(m['b'])}",
+        ),
+        rule(
+            "l",
+            r"(?P<a>" + MONTHS + r")\.?[-–—](?P<b>" + MONTHS + r")\b\.?(?:,? " + _YEAR + r")?",
+            say.months,
+        ),
+        rule(
+            "l",
             r"(?P<mon>" + MONTHS + r")\.? (?P<d>[0-3]?[0-9])(?:st|nd|rd|th)?(?![0-9A-Za-z:.]*[0-9:])"
             r"(?:,? " + _YEAR + r")?",
             say.month_day,
@@ -81,12 +93,43 @@ EN = Rules(
         ),
         rule("l", r"(?P<mon>" + MONTHS + r")\.?,? " + _YEAR, say.month_year),
         rule(
+            "l",
+            r"(?P<mon>" + MONTHS + r")\.? ['’](?P<n>[0-9]{2})(?![0-9])",
+            lambda m: f"{say.month_name(m['mon'])} {cardinal(m['n'])}",
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<d>[0-3]?[0-9])-(?P<mon>" + MONTHS + r")-(?P<y>(?:1[0-9]|20)[0-9]{2})(?![0-9-])",
+            say.day_month,
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<d>[0-3]?[0-9])\.(?P<m>[01]?[0-9])\.(?P<y>(?:19|20)[0-9]{2})(?![0-9]|\.[0-9])",
+            say.iso_date,
+        ),
+        rule(
             "d",
             _S
             + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9]) ?(?P<half>[AaPp]\.?[Mm]\b\.?)?"
             + _TO
             + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])(?: ?(?P<half2>[AaPp]\.?[Mm]\b))?",
             say.time_range,
+        ),
+        rule("d", _NS + r"(?P<h>[0-9]{1,2})\.(?P<min>[0-5][0-9]) ?" + _HALF + _END, say.time),
+        rule("s", r"[-–—](?=(?:noon|midnight|midday)\b)", " to "),
+        rule(
+            "d",
+            _NS
+            + r"(?P<h>[0-9]{1,2})(?::(?P<min>[0-5][0-9]))? ?(?P<half>[AaPp]\.? ?[Mm]\b\.?)?"
+            + _TO
+            + r"(?P<h2>[0-9]{1,2})(?::(?P<min2>[0-5][0-9]))? ?(?P<half2>[AaPp]\.? ?[Mm]\b\.?)"
+            + _END,
+            say.half_range,
+        ),
+        rule(
+            "d",
+            _S + r"(?<!:)(?P<min>[0-9]{1,2}):(?P<sec>[0-5][0-9]\.[0-9]{1,3})(?![0-9:])" + _END,
+            lambda m: f"{cardinal(m['min'])} minutes {decimal(m['sec'].lstrip('0') or '0')} seconds",
         ),
         rule(
             "d",
@@ -99,7 +142,7 @@ EN = Rules(
         rule(
             "ds",
             r"(?:(?<![0-9A-Za-z$.,])(?P<n>(?:1[0-9]|20)[0-9]0)|['’](?P<a>[0-9]0)|(?<=[Tt]he )(?P<b>[2-9]0))"
-            r"['’]?s\b",
+            r"['’]?s\b(?P<to>[-–—](?=['’]?[0-9]{2,4}s\b))?",
             say.decade,
         ),
         # telephone and other numbers that name something
@@ -118,11 +161,32 @@ EN = Rules(
         rule("d", r"(?<![0-9A-Za-z-])[2-9][0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
         rule("d", _NS + r"[0-9]{3}-[0-9]{2}-[0-9]{4}(?![0-9-])", say.phone),
         rule("d", _NS + r"[0-9]{4}(?:[ -][0-9]{4}){2,4}(?![0-9])", say.phone),
-        rule("d", _NS + r"[0-9]{3,6}(?![0-9.,%]|-[0-9])", say.short_phone),
+        rule(
+            "d",
+            _NS + r"1-8(?P<n>00|88|77|66|55|44|33)-(?P<w>[A-Z]{2}[A-Z-]{2,9})(?![A-Za-z0-9])",
+            lambda m: "one, eight " + ("hundred" if m["n"] == "00" else one_by_one(m["n"])) + f", {m['w']}",
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]{1,3}(?: [0-9]{3}){2,4})(?![0-9])",
+            lambda m: cardinal(m["n"].replace(" ", "")),
+        ),
+        rule("d", _NS + r"(?P<n>480|720|1080|1440|2160)(?P<l>[pi])" + _END, say.lines),
+        rule(
+            "d",
+            _NS + r"802\.(?P<n>[0-9]{1,2})(?![0-9]|\.[0-9])",
+            lambda m: "eight oh two point " + cardinal(m["n"]),
+        ),
+        rule("d", _NS + r"[0-9]{3,6}(?![0-9%]|[-.,][0-9])", say.short_phone),
         rule(
             "dl",
             r"(?<![0-9A-Za-z])(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
             say.named,
+        ),
+        rule(
+            "l",
+            r"(?<![A-Za-z])(?P<s>" + STATES + r") (?P<n>[0-9]{5}(?:-[0-9]{4})?)(?![0-9-])",
+            lambda m: m["s"] + " " + ", ".join(map(one_by_one, m["n"].split("-"))),
         ),
         # money
         rule(
@@ -131,7 +195,7 @@ EN = Rules(
             + _CUR
             + r") ?(?P<neg2>-)?(?P<n>"
             + _N
-            + r")(?:"
+            + r"|\.[0-9]{1,2}(?![0-9]))(?:"
             + _TO
             + r"(?:"
             + _CUR
@@ -169,14 +233,41 @@ EN = Rules(
             + _DEGREE,
             say.degrees,
         ),
-        rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE, say.degrees),
         rule(
             "d",
-            _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])",
+            _NS
+            + r"(?P<d>[0-9]{1,3})° ?(?P<min>[0-5]?[0-9])['′’] ?(?:(?P<sec>[0-5]?[0-9](?:\.[0-9]+)?)[\"″”] ?)?"
+            r"(?P<dir>[NSEW](?![A-Za-z]))?",
+            say.arc,
+        ),
+        rule(
+            "ds",
+            r"(?<![0-9])(?<![0-9][.,-])(?P<n>"
+            + _SIGNED
+            + r") ?"
+            + _DEGREE
+            + r"(?: ?(?P<dir>[NSEW])(?![A-Za-z]))?",
+            say.degrees,
+        ),
+        rule(
+            "d",
+            _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3})[ -])?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])"
+            r"(?: (?P<unit>" + _LONG_UNITS + r")" + _END + r")?",
             say.fraction,
         ),
         rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark),
         # quantities
+        rule(
+            "ds",
+            r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<n>[-+]?[0-9]+(?:\.[0-9]+)?)[eE](?P<exp>[-+]?[0-9]{1,3})"
+            + _END,
+            lambda m: f"{decimal(m['n'])} times ten to the power of {decimal(m['exp'].lstrip('+'))}",
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<f>[0-9]) ?ft\.? (?P<i>[0-9]{1,2}) ?in\b\.?",
+            lambda m: f"{cardinal(m['f'])} feet {cardinal(m['i'])} inches",
+        ),
         rule(
             "d",
             _NS
@@ -189,7 +280,7 @@ EN = Rules(
             + r")"
             + _END
             + r")?"
-            + _END,
+            + r"(?![A-Za-z0-9^²³¹⁰⁴-⁹])",
             say.dimensions,
         ),
         rule(
@@ -204,9 +295,10 @@ EN = Rules(
             + _UNITS
             + r")"
             + _END
-            + r"(?!['’])",
+            + r"(?!['’])(?:\.(?= [a-z]))?",
             say.unit,
         ),
+        rule("d", _NS + r"(?P<n>" + _N + r")[\"″](?= [a-z])", say.inches),
         rule("d", _NS + r"(?P<f>[0-9])['′](?: ?(?P<i>[0-9]{1,2})[\"″])", say.feet_inches),
         rule("d", _S + r"(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){2,4})(?![0-9])", say.version),
         rule(
@@ -216,8 +308,12 @@ EN = Rules(
         ),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
-            r"|\^(?P<exp>-?[0-9]{1,4}|n))",
+            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]{1,3}|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
+            r"|(?:\^|\*\*)(?P<exp>-?[0-9]{1,4}|n))(?: ?(?P<unit>"
+            + _UNITS
+            + r")"
+            + _END
+            + r")?(?P<op> ?[-–−] ?(?=[0-9A-Za-z]))?",
             say.power,
         ),
         rule("d", _NS + r"[0-9]{1,8}(?:-[0-9]{1,8}){2,6}(?![0-9])", lambda m: one_by_one(m[0])),
@@ -226,14 +322,21 @@ EN = Rules(
         ),
         rule(
             "d",
-            _NS + r"(?P<n>[0-9]{1,3}(?:,[0-9]{3})*)(?:st|nd|rd|th)\b",
-            lambda m: ordinal(m["n"].replace(",", "")),
+            _NS + r"(?P<n>[0-9]{1,3}(?:,[0-9]{3})*)(?:st|nd|rd|th)\b(?P<to>[-–](?=[0-9]+(?:st|nd|rd|th)\b))?",
+            lambda m: ordinal(m["n"].replace(",", "")) + (" to " if m["to"] else ""),
         ),
-        rule("d", _NS + r"(?P<n>[0-9]+)[xX](?![A-Za-z0-9])", lambda m: cardinal(m["n"]) + " times"),
+        rule(
+            "d", _NS + r"(?P<n>[0-9]+)[xX](?![A-Za-z0-9]| ?[-+=*/^)])", lambda m: cardinal(m["n"]) + " times"
+        ),
         rule("d", _NS + r"(?P<n>" + _N + r")k\b", lambda m: decimal(m["n"]) + " thousand"),
         rule("d", _NS + r"(?P<n>" + _N + r")M\b", lambda m: decimal(m["n"]) + " million"),
         rule("l", r"[Mm]id-(?P<n>[0-9]{4})s\b", lambda m: "mid " + say.decade_words(m["n"])),
         rule("d", _NS + r"(?P<n>[0-9]{1,4})-(?=[a-z])", lambda m: say.number(m) + " "),
+        rule(
+            "l",
+            r"(?P<l>[A-Za-z]{1,8}[0-9]{1,2})-(?P<n>[0-9]{3,6})(?![0-9])",
+            lambda m: say.spell_digits(m[0]),
+        ),
         rule("l", r"(?P<l>[A-Za-z]{1,12})-?(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])", say.model),
         rule("d", _NS + r"(?P<n>[0-9]+)(?=[A-Za-z])", lambda m: say.number(m) + " "),
         # words
@@ -244,9 +347,16 @@ EN = Rules(
             say.roman_number,
         ),
         rule("l", ABBREVIATIONS, expand),
+        rule("l", r"[xX](?= [0-9])", lambda m: "times" if re.search(r"[0-9] $", say.before(m)) else None),
         rule("l", r"w/(?:o(?![a-z]))? ?(?=[A-Za-z])", lambda m: "without " if "o" in m[0] else "with "),
         rule("s", r"(?<=[CF])#", " sharp "),
         rule("s", r"#(?P<n>[0-9]{1,6})(?![0-9])", lambda m: "number " + cardinal(m["n"])),
+        rule("s", r"/(?P<n>100|1000|1,000)? ?(?P<unit>" + _PER + r")" + _END, say.per),
+        rule(
+            "s",
+            r"/(?= ?[0-9(].{0,20}=)",
+            lambda m: " divided by " if re.search(r"[0-9)] $", say.before(m)) else None,
+        ),
         rule("s", r"[~≈](?=[0-9$])", "about "),
         rule("s", r"[-=]>|→|⇒", " to "),
         rule(
@@ -258,9 +368,13 @@ EN = Rules(
         rule(
             "s",
             r"\.(?P<n>[0-9]+)(?![0-9])",
-            lambda m: None if re.search(r"[0-9A-Za-z]$", say.before(m)) else "point " + one_by_one(m["n"]),
+            lambda m: None if re.search(r"[0-9A-Za-z.]$", say.before(m)) else "point " + one_by_one(m["n"]),
         ),
         # signs
+        rule("s", r"!=", " is not equal to "),
+        rule("s", r">=", " greater than or equal to "),
+        rule("s", r"<=", " less than or equal to "),
+        rule("s", r"==", " equals "),
         rule("s", r"[²³¹⁰⁴-⁹⁺⁻ⁿ]+", say.superscripts),
         rule("s", r"[₀-₉]+", say.subscripts),
         rule("s", r"[①-⓿❶-➓Ⅰ-ⅿ㈠-㈩⑴-⒛]", say.circled),

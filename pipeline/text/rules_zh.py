@@ -28,6 +28,7 @@ _UNITS = alternatives(ZH_UNITS)
 _SCALE = r"[十百千万亿]{0,3}"
 _EXT = r"(?: ?(?:转|-|分机) ?[0-9]{1,6}(?![0-9]))?"
 _DEGREE = r"(?P<sign>℃|° ?C(?![A-Za-z])|℉|° ?F(?![A-Za-z])|°)"
+_EVENTS = "事件|事变|大?地震|晚会|起义|惨案|运动|大促|购物节|年中|狂欢|恐怖袭击|国际消费者|表白|购物"
 _DATE = r"(?P<y>1[0-9]{3}|2[01][0-9]{2})"
 
 
@@ -61,9 +62,43 @@ ZH = Rules(
         # dates and times
         rule(
             "d",
+            _S + _DATE + r"(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])(?:" + _TO + r"|~)"
+            r"(?:(?P<y2>1[0-9]{3}|2[01][0-9]{2})(?P=s))?(?P<m2>[01]?[0-9])(?P=s)(?P<d2>[0-3]?[0-9])(?![0-9]|[-/.][0-9])",
+            say.date_range,
+        ),
+        rule(
+            "d",
             _S + _DATE + r"(?P<s>[-/.])(?P<m>[01]?[0-9])(?P=s)(?P<d>[0-3]?[0-9])(?![0-9]|[-/.][0-9])"
             r"(?:T(?=[0-9]{2}:))?",
             say.date,
+        ),
+        rule(
+            "d",
+            _S + r"(?P<a>[0-3]?[0-9])/(?P<b>[0-3]?[0-9])/(?P<y>(?:19|20)[0-9]{2})(?![0-9/])",
+            say.slash_date,
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<y>(?:19|20)[0-9]{2}) ?(?P<k>[QH])(?P<q>[1-4])" + _NOT_LETTER,
+            lambda m: say.quarter(m) if m["k"] == "Q" or m["q"] in "12" else None,
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<n>480|720|1080|1440|2160)(?P<l>[pPiI])" + _NOT_LETTER,
+            lambda m: one_by_one(m["n"]) + m["l"],
+        ),
+        rule(
+            "d", _NS + r"802\.(?P<n>[0-9]{1,2})(?![0-9]|\.[0-9])", lambda m: "八零二点" + one_by_one(m["n"])
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]{1,3}(?: [0-9]{3}){2,4})(?![0-9])",
+            lambda m: decimal(m["n"].replace(" ", "")),
+        ),
+        rule(
+            "d",
+            _NS + r"(?P<n>(?:1[0-9]|20)[0-9]0)['’]?s" + _NOT_LETTER,
+            lambda m: one_by_one(m["n"]) + "年代",
         ),
         rule(
             "d",
@@ -79,9 +114,9 @@ ZH = Rules(
         rule(
             "d",
             _S
-            + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])"
+            + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?: ?(?P<half>[AaPp])\.?[Mm]\.?(?![A-Za-z]))?"
             + _TO
-            + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])",
+            + r"(?P<h2>[0-9]{1,2}):(?P<min2>[0-5][0-9])(?![0-9:])(?: ?(?P<half2>[AaPp])\.?[Mm]\.?(?![A-Za-z]))?",
             say.time_range,
         ),
         rule(
@@ -89,6 +124,13 @@ ZH = Rules(
             _S + r"(?<!:)(?P<h>[0-9]{1,2}):(?P<min>[0-5][0-9])(?::(?P<sec>[0-5][0-9])(?:\.[0-9]{1,6})?)?"
             r"(?![0-9:])(?: ?(?P<half>[AaPp]\.?[Mm]\.?)(?![A-Za-z]))?Z?" + _NOT_LETTER,
             say.time,
+        ),
+        rule(
+            "d",
+            _S + r"(?<!:)(?P<min>[0-9]{1,2}):(?P<sec>[0-5][0-9]\.[0-9]{1,3})(?![0-9:])" + _NOT_LETTER,
+            lambda m: (
+                f"{cardinal(m['min'])}分{decimal(m['sec'].lstrip('0') if m['sec'][:2] != '00' else m['sec'][1:])}秒"
+            ),
         ),
         rule("d", _S + r"(?P<h>[0-9]{1,2}) ?(?P<half>[AaPp]\.?[Mm])\.?" + _NOT_LETTER, say.hour_half),
         rule("d", _S + r"(?<!:)" + _N + r"(?: ?: ?" + _N + r"){1,3}(?!:)", say.ratio),
@@ -118,12 +160,22 @@ ZH = Rules(
             ),
         ),
         rule("d", _NS + r"[0-9]{2,6}(?![0-9.])", say.extension),
-        rule("d", _NS + r"[0-9]{3,8}(?![0-9.,%]|[-~][0-9])", say.short_phone),
+        rule("d", _NS + r"[0-9]{3,8}(?![0-9%]|[-~.,][0-9])", say.short_phone),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?=[A-Za-z-]{0,6}[0-9])[0-9A-Za-z]+(?:-[0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
+            r"(?<![0-9A-Za-z])(?=[A-Za-z_-]{0,20}[0-9])[0-9A-Za-z]+(?:[-_][0-9A-Za-z]+){0,6}(?![.%][0-9]|%)",
             say.named,
         ),
+        rule(
+            "l",
+            r"(?<=[京津沪渝冀豫云辽黑湘皖鲁新苏浙赣鄂桂甘晋蒙陕吉闽贵粤青藏川宁琼])(?P<l>[A-Z])[·• ]?"
+            r"(?=[A-Z0-9]{0,5}[0-9])(?P<n>[A-Z0-9]{5,6})" + _NOT_LETTER,
+            lambda m: m["l"] + say.spell_digits(m["n"]),
+        ),
+        # days that became names: 9·11, 3.15晚会, 618
+        rule("d", _NS + r"[0-9]{1,2}·[0-9]{1,2}(?![0-9])", lambda m: one_by_one(m[0])),
+        rule("d", _NS + r"[0-9]{1,2}\.[0-9]{1,2}(?=[”\"]?(?:" + _EVENTS + "))", lambda m: one_by_one(m[0])),
+        rule("d", _NS + r"[0-9]{2,3}(?=[”\"]?(?:" + _EVENTS + "))", lambda m: one_by_one(m[0])),
         rule("d", _NS + r"[0-9]{17}[0-9Xx]" + _NOT_LETTER, lambda m: say.spell_digits(m[0])),
         rule(
             "d",
@@ -137,7 +189,7 @@ ZH = Rules(
             + _CUR
             + r") ?(?P<neg2>-)?(?P<n>"
             + _N
-            + r")(?P<scale>"
+            + r")(?P<scale>(?:bn|[kKmMbB])(?![A-Za-z0-9])|"
             + _SCALE
             + r")(?:[-~–—至到](?:"
             + _CUR
@@ -208,11 +260,18 @@ ZH = Rules(
         rule("ds", r"(?<![0-9])(?<![0-9][.,-])(?P<n>" + _SIGNED + r") ?" + _DEGREE + r"", say.degrees),
         rule(
             "d",
-            _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,4})(?![0-9/]|\.[0-9])",
+            _NS + r"(?<!/)(?:(?P<w>[0-9]{1,3}) )?(?P<a>[0-9]{1,4})/(?P<b>[0-9]{1,9})(?![0-9/]|\.[0-9])",
             say.fraction,
         ),
         rule("ds", r"(?P<w>[0-9]{1,4})? ?(?P<f>[¼-¾⅐-⅞])", say.fraction_mark),
         # quantities
+        rule(
+            "ds",
+            r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<n>[-+]?[0-9]+(?:\.[0-9]+)?)[eE](?P<exp>[-+]?[0-9]{1,3})"
+            + _NOT_LETTER,
+            lambda m: f"{decimal(m['n'])}乘以十的{decimal(m['exp'].lstrip('+'))}次方",
+        ),
+        rule("s", r"/(?P<n>100|1000) ?(?P<unit>" + _UNITS + r")" + _NOT_LETTER, say.per),
         rule(
             "d",
             _NS
@@ -223,7 +282,7 @@ ZH = Rules(
             + r"){1,3}) ?(?P<unit>"
             + _UNITS
             + r")?"
-            + _NOT_LETTER,
+            + r"(?![A-Za-z0-9^²³¹⁰⁴-⁹])",
             say.dimensions,
         ),
         rule(
@@ -244,8 +303,12 @@ ZH = Rules(
         rule("l", r"(?P<v>[vV])(?P<n>[0-9]{1,4}(?:\.[0-9]{1,5}){1,4})(?![0-9])", say.version),
         rule(
             "dl",
-            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
-            r"|\^(?P<exp>-?[0-9]{1,4}|n))",
+            r"(?<![0-9A-Za-z])(?P<base>[A-Za-z]{1,3}|[0-9]+(?:\.[0-9]+)?)(?:(?P<sup>[⁰¹²³⁴-⁹⁺⁻ⁿ]+)"
+            r"|(?:\^|\*\*)(?P<exp>-?[0-9]{1,4}|n))(?: ?(?P<unit>"
+            + _UNITS
+            + r")"
+            + _NOT_LETTER
+            + r")?(?P<op> ?[-–−] ?(?=[0-9A-Za-z]))?",
             say.power,
         ),
         rule(
@@ -262,18 +325,40 @@ ZH = Rules(
         ),
         rule(
             "l",
+            r"(?P<l>RTX|GTX|RX|GT) (?P<n>[0-9]{3,4})(?![0-9])",
+            lambda m: f"{m['l']} {one_by_one(m['n'])}",
+        ),
+        rule(
+            "l",
+            r"(?P<l>[A-Za-z]{1,8}[0-9]{1,2})-(?P<n>[0-9]{3,6})(?![0-9])",
+            lambda m: say.spell_digits(m[0]),
+        ),
+        rule(
+            "l",
             r"(?P<l>[A-Za-z][A-Za-z]{0,11})[- ]?(?<! )(?P<n>[0-9]{1,6}(?:\.[0-9]{1,3})?)(?![0-9]|\.[0-9])",
             say.model,
         ),
+        rule("d", _NS + r"(?P<n>" + _N + r")\"(?=[屏显电])", lambda m: decimal(m["n"]) + "英寸"),
         rule("l", r"(?<=第)(?P<r>[IVXLCM]{1,7})" + _NOT_LETTER, say.roman_number),
         rule("l", r"(?P<r>[IVX]{1,6})(?= ?[世期型类级部卷])", say.roman_number),
+        rule("l", r"(?<=[㐀-鿿])(?P<r>[IVX]{2,6})" + _NOT_LETTER, say.roman_number),
         rule("l", r"[Nn][Oo]\. ?(?P<n>[0-9]{1,5})(?![0-9])", lambda m: "第" + cardinal(m["n"])),
         rule("d", _NS + r"(?P<n>[0-9]{1,4})(?:st|nd|rd|th)" + _NOT_LETTER, lambda m: "第" + cardinal(m["n"])),
         rule("s", r"#(?P<n>[0-9]{1,4})(?![0-9])", lambda m: cardinal(m["n"]) + "号"),
         rule("d", _NS + r"(?P<n>[0-9]{1,3})#", lambda m: cardinal(m["n"]) + "号"),
-        rule("s", r"[~≈](?=[0-9])", "约"),
+        rule(
+            "s", r"/(?= ?[0-9(].{0,20}=)", lambda m: "除以" if re.search(r"[0-9)] $", say.before(m)) else None
+        ),
+        rule("s", r"~(?=[0-9])", say.tilde),
+        rule("s", r"≈(?=[0-9])", "约"),
+        rule("s", r"[-–](?=[0-9])", say.until),
         rule("s", r"[-=]>|→|⇒", "到"),
         rule("d", _NS + r"(?P<n>[0-9]+)\+(?= ?[年个人名家款种岁天条项位])", lambda m: decimal(m["n"]) + "多"),
+        rule(
+            "d",
+            _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)[kK](?= ?\+?[个人粉赞次条名收阅]| ?[sS]tar)",
+            lambda m: say.scaled(m["n"], "k"),
+        ),
         rule(
             "d",
             _NS + r"(?P<n>[0-9]+(?:\.[0-9]+)?)(?:[wW])(?=[元块人个粉+，。]|$)",
@@ -289,9 +374,18 @@ ZH = Rules(
         rule(
             "s",
             r"\.(?P<n>[0-9]+)(?![0-9])",
-            lambda m: None if re.search(r"[0-9A-Za-z]$", say.before(m)) else "零点" + one_by_one(m["n"]),
+            lambda m: None if re.search(r"[0-9A-Za-z.]$", say.before(m)) else "零点" + one_by_one(m["n"]),
         ),
         # signs
+        rule(
+            "s",
+            r"/[sS](?![A-Za-z0-9])",
+            lambda m: "每秒" if re.search(r"[0-9] ?[KMGT]?[Bb]$", say.before(m)) else None,
+        ),
+        rule("s", r"!=", "不等于"),
+        rule("s", r">=", "大于等于"),
+        rule("s", r"<=", "小于等于"),
+        rule("s", r"==", "等于"),
         rule("s", r"[²³¹⁰⁴-⁹⁺⁻ⁿ]+", say.superscripts),
         rule("s", r"[₀-₉]+", say.subscripts),
         rule("s", r"[①-⓿❶-➓Ⅰ-ⅿ㈠-㈩㊀-㊉⑴-⒛]", say.circled),

@@ -37,13 +37,14 @@ EN_UNITS: dict[str, tuple[str, str]] = {
     "cm³": ("cubic centimeter", "cubic centimeters"),
     "km/h": ("kilometer per hour", "kilometers per hour"), "kph": ("kilometer per hour", "kilometers per hour"),
     "m/s": ("meter per second", "meters per second"), "mph": ("mile per hour", "miles per hour"),
+    "m.p.h.": ("mile per hour", "miles per hour"),
     "W": ("watt", "watts"), "kW": ("kilowatt", "kilowatts"), "MW": ("megawatt", "megawatts"),
     "kWh": ("kilowatt hour", "kilowatt hours"), "Wh": ("watt hour", "watt hours"), "V": ("volt", "volts"),
     "kV": ("kilovolt", "kilovolts"), "mA": ("milliamp", "milliamps"), "mAh": ("milliamp hour", "milliamp hours"),
     "Hz": ("hertz", "hertz"), "kHz": ("kilohertz", "kilohertz"), "MHz": ("megahertz", "megahertz"),
     "GHz": ("gigahertz", "gigahertz"), "dB": ("decibel", "decibels"), "Pa": ("pascal", "pascals"),
     "kPa": ("kilopascal", "kilopascals"), "hPa": ("hectopascal", "hectopascals"), "psi": ("P S I", "P S I"),
-    "B": ("byte", "bytes"), "KB": ("kilobyte", "kilobytes"), "kB": ("kilobyte", "kilobytes"),
+    "KB": ("kilobyte", "kilobytes"), "kB": ("kilobyte", "kilobytes"),
     "MB": ("megabyte", "megabytes"), "GB": ("gigabyte", "gigabytes"), "TB": ("terabyte", "terabytes"),
     "GiB": ("gibibyte", "gibibytes"), "MiB": ("mebibyte", "mebibytes"), "Gb": ("gigabit", "gigabits"),
     "kbps": ("kilobit per second", "kilobits per second"), "Mbps": ("megabit per second", "megabits per second"),
@@ -62,7 +63,7 @@ ZH_MONEY: dict[str, str] = {
     "¥": "元", "$": "美元", "US$": "美元", "€": "欧元", "£": "英镑", "HK$": "港元", "NT$": "新台币", "A$": "澳元",
     "C$": "加元", "S$": "新加坡元", "₩": "韩元", "₹": "卢比", "₽": "卢布", "฿": "泰铢", "₫": "越南盾", "JP¥": "日元",
     "CN¥": "元", "RMB": "元", "CNY": "元", "USD": "美元", "EUR": "欧元", "GBP": "英镑", "HKD": "港元", "JPY": "日元",
-    "KRW": "韩元", "TWD": "新台币", "AUD": "澳元", "CAD": "加元", "CHF": "瑞士法郎", "SGD": "新加坡元",
+    "KRW": "韩元", "TWD": "新台币", "AUD": "澳元", "CAD": "加元", "CHF": "瑞士法郎", "SGD": "新加坡元", "₿": "比特币",
 }  # fmt: skip
 
 EN_MONEY: dict[str, tuple[str, str, str, str]] = {
@@ -77,6 +78,8 @@ EN_MONEY: dict[str, tuple[str, str, str, str]] = {
     "GBP": ("pound", "pounds", "penny", "pence"), "CAD": ("Canadian dollar", "Canadian dollars", "cent", "cents"),
     "AUD": ("Australian dollar", "Australian dollars", "cent", "cents"), "CNY": ("yuan", "yuan", "", ""),
     "RMB": ("yuan", "yuan", "", ""), "JPY": ("yen", "yen", "", ""), "CHF": ("franc", "francs", "", ""),
+    "₿": ("bitcoin", "bitcoin", "", ""), "Rs.": ("rupee", "rupees", "paisa", "paise"),
+    "Rs": ("rupee", "rupees", "paisa", "paise"),
 }  # fmt: skip
 
 

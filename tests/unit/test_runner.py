@@ -417,6 +417,34 @@ def test_a_late_segment_ends_the_job_with_deadline(bed: Bed) -> None:
     assert bed.hung == []
 
 
+def test_a_slow_engine_that_moves_on_is_left_to_speak(bed: Bed) -> None:
+    job_id = bed.submit(sentences(2))
+    late_s = bed.config.deadlines.segment_base_s + bed.config.deadlines.segment_per_audio_s * 10
+
+    def slow() -> None:
+        bed.clock.advance(late_s)
+        bed.runner._heartbeat.progress_at += 1.0  # a token was made
+        bed.runner._attendant.tick()
+
+    after_chunk(bed, 1, slow)
+    bed.runner.turn()
+    assert (bed.row(job_id)["status"], bed.row(job_id)["error_code"]) == ("done", None)
+
+
+def test_an_engine_that_stands_still_so_long_is_not(bed: Bed) -> None:
+    job_id = bed.submit(sentences(2))
+    late_s = bed.config.deadlines.segment_base_s + bed.config.deadlines.segment_per_audio_s * 10
+
+    def still() -> None:
+        bed.runner._attendant.tick()  # what was made until here is seen
+        bed.clock.advance(late_s)
+        bed.runner._attendant.tick()
+
+    after_chunk(bed, 1, still)
+    bed.runner.turn()
+    assert (bed.row(job_id)["status"], bed.row(job_id)["error_code"]) == ("failed", "deadline")
+
+
 def test_an_engine_deaf_to_the_stop_flag_is_called_hung(bed: Bed) -> None:
     bed.submit(sentences(2))
 

@@ -36,6 +36,17 @@ SPEAKING = replace(IDLE, began_at=100.0, limits=Limits(first_chunk_s=60.0, whole
         (replace(SPEAKING, looked_at=161, renewed_at=161), 161.0, Due(stop=Why.DEADLINE)),
         (replace(SPEAKING, looked_at=161, renewed_at=161, heard=True), 161.0, Due()),
         (replace(SPEAKING, looked_at=191, renewed_at=191, heard=True), 191.0, Due(stop=Why.DEADLINE)),
+        # An engine that moves on is given more time, and not for ever; one that stands still is not.
+        (replace(SPEAKING, looked_at=161, renewed_at=161, moved_at=150.0), 161.0, Due()),
+        (replace(SPEAKING, looked_at=170, renewed_at=170, moved_at=150.0), 170.0, Due(stop=Why.DEADLINE)),
+        (replace(SPEAKING, looked_at=699, renewed_at=699, moved_at=698.0), 699.0, Due()),
+        (replace(SPEAKING, looked_at=701, renewed_at=701, moved_at=700.0), 701.0, Due(stop=Why.DEADLINE)),
+        (replace(SPEAKING, looked_at=999, renewed_at=999, moved_at=998.0, heard=True), 999.0, Due()),
+        (
+            replace(SPEAKING, looked_at=699, renewed_at=699, moved_at=698.0, leave_at=650.0),
+            699.0,
+            Due(stop=Why.LEAVE),
+        ),
         (replace(SPEAKING, leave_at=100.2), 100.1, Due()),
         (replace(SPEAKING, leave_at=100.2), 100.2, Due(stop=Why.LEAVE)),
         (replace(SPEAKING, stopped_at=100.1, leave_at=100.2), 100.5, Due()),  # stopped once is enough
