@@ -416,10 +416,10 @@ state_in_use() { # DIR: does a running cosyd hold its lock? (pipeline/paths.py: 
 
 may_apt() { has apt-get && { is_root || [[ $YES == yes ]]; }; }
 
-apt_update() { # SUDO...: `apt-get update` does not wait for its lock by itself
+apt_patiently() { # COMMAND...: again while another program holds a lock; prints what an attempt in vain said last
     local until=$((SECONDS + APT_WAIT_S)) said=no out
-    while ! out=$("$@" apt-get update 2>&1); do
-        if [[ $out != *"Could not get lock"* ]] || ((SECONDS > until)); then
+    while ! out=$("$@" 2>&1); do
+        if [[ ! $out =~ get\ lock|lock\ was\ locked|is\ locked\ by ]] || ((SECONDS > until)); then
             printf '%s\n' "$out"
             return 1
         fi
@@ -430,29 +430,40 @@ apt_update() { # SUDO...: `apt-get update` does not wait for its lock by itself
 }
 
 apt_install() { # PACKAGE...: tries; a failure is told and is not the end
-    local sudo=() log
-    is_root || sudo=(sudo)
+    local apt=(env LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive) log
+    is_root || apt=(sudo "${apt[@]}")
     log=$(mktemp)
     say apt_run "$*"
-    if ! apt_update "${sudo[@]}" </dev/null >"$log" || # it says on stderr that it waits
-        ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -o DPkg::Lock::Timeout="$APT_WAIT_S" \
-            --no-install-recommends "$@" </dev/null >>"$log" 2>&1; then
-        warn apt_failed "$(tail -n 2 "$log")"
-    fi
+    local install=(apt-get install -y -o DPkg::Lock::Timeout="$APT_WAIT_S" --no-install-recommends)
+    { # dpkg and `update` do not wait for their locks by themselves; that we wait is said on stderr
+        local cut=""
+        if has dpkg; then cut=$(dpkg --audit; find /var/lib/dpkg/updates -type f); fi
+        # apt-get refuses everything until what was cut short is finished: what can be set up, then what that needs.
+        [[ -z $cut ]] || apt_patiently "${apt[@]}" dpkg --configure -a || true
+        apt_patiently "${apt[@]}" apt-get update &&
+            { [[ -z $cut ]] || "${apt[@]}" "${install[@]}" --fix-broken 2>&1; } &&
+            "${apt[@]}" "${install[@]}" "$@" 2>&1
+    } </dev/null >"$log" || warn apt_failed "$(tail -n 2 "$log")"
     rm -f "$log"
 }
 
 installed_packages() { dpkg-query -W -f '${db:Status-Abbrev}${Package}\n' | sed -n 's/^[ih]i.//p' | LC_ALL=C sort; }
 
 packages_begin() { # the list of before lies on disk first: roles/cosyd/tasks/packages.yml does the same
+    local list=$APPLIANCE/packages.before
     mkdir -p "$APPLIANCE"
-    [[ -e $APPLIANCE/packages.before ]] || installed_packages >"$APPLIANCE/packages.before"
+    if [[ ! -s $list ]]; then # what it lacks counts as ours: it is there whole, also after a power cut, or not at all
+        installed_packages >"$list.new"
+        sync "$list.new"
+        mv "$list.new" "$list"
+    fi
     trap packages_end EXIT
 }
 
 packages_end() { # what came is written down, so that an uninstall takes exactly that away
     trap - EXIT
     installed_packages | LC_ALL=C comm -13 <(LC_ALL=C sort "$APPLIANCE/packages.before") - >>"$APPLIANCE/packages"
+    sync "$APPLIANCE/packages"
     rm -f "$APPLIANCE/packages.before"
 }
 
@@ -556,6 +567,7 @@ prepare_venv() { # LEVEL (base; lean: and the test tools; dev: and PyTorch) PYTH
     local started=$SECONDS
     run_pip -e ".${extras:+[$extras]}" || pip_trouble
     if [[ -t 2 ]]; then printf '\r\033[K' >&2; fi
+    sync -f .venv # pip syncs nothing, and a power cut in the next half minute must not leave a stamp on empty files
     printf '%s %s\n' "$print" "$level" >.venv/.cosyd-stamp
     rm -f .venv/.cosyd-unfinished
     say installed "$((SECONDS - started))"
@@ -669,6 +681,7 @@ print(*(line for line in extra if line.startswith("ansible-core")), "setuptools>
         exit $E_VENV
     fi
     run_pip "${wanted[@]}" || pip_trouble
+    sync -f "$VENV" # see prepare_venv
     printf '%s\n' "$print" >"$VENV/.stamp"
 }
 

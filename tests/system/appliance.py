@@ -6,12 +6,14 @@ network is the host's, so each test takes a port of its own.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +22,29 @@ from typing import Any
 import httpx
 
 from tests.system.booted import Machine, overlaid, running
-from tests.system.roots import CACHE, CHECKOUT, Root, pip_folders, registry_environment, wait_for
+from tests.system.roots import (
+    CACHE,
+    CHECKOUT,
+    USER,
+    Root,
+    made_once,
+    pip_folders,
+    registry_environment,
+    wait_for,
+)
 
 PACKAGES = "systemd systemd-sysv dbus procps iproute2 openssh-server sudo".split()
 """What every server has; openssh-server and sudo for the installation from another machine."""
 CLONE = "/root/cosyd"
 INSTALL_S = 1500.0
+LEFT = [
+    "find", "/etc", "/usr", "/opt", "/var/lib", "/var/cache", "/run", "/root", "-xdev",
+    "-iname", "*cosyd*", "-not", "-path", f"{CLONE}*", "-not", "-path", "/var/cache/pip/*",
+]  # fmt: skip
+"""What is still there by name, after a removal."""
+KEPT = ["/etc/cosyd", "/etc/cosyd/cosyd.toml", "/var/lib/cosyd", "/var/lib/cosyd/cosyd.db"]
+"""What was promised to stay."""
+UNITS = ("cosyd.service", "cosyd-swap.service", "cosyd-swap.socket")
 
 
 def bare_root(suite: str) -> Path:
@@ -52,6 +71,17 @@ def bare_root(suite: str) -> Path:
     return final
 
 
+def recap(said: str) -> dict[str, int]:
+    """The numbers of the line about our host in what Ansible said."""
+    line = [line for line in said.splitlines() if re.match(r"\S+ +: ok=", line)][-1]
+    return {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", line)}
+
+
+def unwrapped(said: str) -> str:
+    """On one line: Ansible breaks what it tells where the line is full."""
+    return " ".join(said.split())
+
+
 @dataclass
 class Server:
     """The machine, its clone of this checkout, and the port that its page gets."""
@@ -63,8 +93,32 @@ class Server:
         self, *options: str, timeout_s: float = INSTALL_S, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """`./install.sh install OPTIONS`, unattended, without a card."""
-        words = ["./install.sh", "install", "--unattended", "--no-gpu", "--port", str(self.port), *options]
-        return self.shell(shlex.join(words), timeout_s=timeout_s, env=env)
+        return self.shell(shlex.join(self._words(options)), timeout_s=timeout_s, env=env)
+
+    def _words(self, options: Sequence[str] = ()) -> list[str]:
+        return ["./install.sh", "install", "--unattended", "--no-gpu", "--port", str(self.port), *options]
+
+    def begin(self, name: str) -> None:
+        """The same in the background, all its processes in the unit NAME; it says into /root/NAME.log."""
+        unit = [
+            *("systemd-run", "--quiet", "--collect", "--unit", name, f"--working-directory={CLONE}"),
+            *(f"--property=StandardOutput=append:/root/{name}.log", "--property=StandardError=inherit"),
+            *(f"--setenv={key}={value}" for key, value in self.variables().items()),
+        ]
+        self.machine.run(*unit, "bash", *self._words(), check=True)
+
+    def runs(self, name: str) -> bool:
+        """Is a process of the unit NAME left?"""
+        return self.machine.run("systemctl", "is-active", f"{name}.service").returncode == 0
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to all of its processes."""
+        self.machine.run("systemctl", "kill", "--signal=KILL", f"{name}.service", check=True)
+        wait_for(lambda: not self.runs(name), 30, f"{name} to be gone")
+
+    def variables(self) -> dict[str, str]:
+        """The way to the registries, and root's home."""
+        return {**registry_environment(), "HOME": "/root", "PIP_CACHE_DIR": "/var/cache/pip"}
 
     def shell(
         self,
@@ -75,13 +129,7 @@ class Server:
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """A line of bash as root in the clone, with the way to the registries."""
-        variables = {
-            **registry_environment(),
-            "HOME": "/root",
-            "PIP_CACHE_DIR": "/var/cache/pip",
-            **(env or {}),
-        }
-        pairs = [f"{key}={value}" for key, value in variables.items()]
+        pairs = [f"{key}={value}" for key, value in {**self.variables(), **(env or {})}.items()]
         line = f"cd {CLONE} || exit\n{command}"  # so that `command &` is in the background alone
         return self.machine.run("env", *pairs, "bash", "-c", line, timeout_s=timeout_s, stdin=stdin)
 
@@ -117,15 +165,44 @@ class Server:
         wait_for(self.answers, 120, "the page")
 
 
+def put_clone(root: Path) -> None:
+    """The committed state of this checkout, without .git: as one who unpacked an archive, and so that nothing
+    in it is a path of here."""
+    clone = root / CLONE.lstrip("/")
+    subprocess.run(
+        ["git", "-c", "safe.directory=*", "clone", "-q", f"file://{CHECKOUT}", str(clone)], check=True
+    )
+    shutil.rmtree(clone / ".git")
+
+
+def wheelhouse(suite: str) -> Path:
+    """Wheels of all that an installation fetches from an index, by the line of docs/provisioning.md, on a
+    machine with the same Debian and Python. Made once, about two minutes."""
+    guide = (CHECKOUT / "docs/provisioning.md").read_text("utf-8")
+    (line,) = re.findall(r"^ +(python3 -m pip wheel -w wheels .*)$", guide, flags=re.MULTILINE)
+    project = (CHECKOUT / "pyproject.toml").read_text("utf-8")
+    final = CACHE / f"{suite}-wheels-{hashlib.sha256(f'{line}{project}'.encode()).hexdigest()[:12]}"
+    with made_once(final) as half:
+        if half is None:
+            return final
+        root = Root.fresh(suite, half.with_name(f"{half.name}-root"))
+        try:
+            build = "python3-pip gcc pkg-config python3-dev libsystemd-dev"
+            install = f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends {build}"
+            for user, step in (("root", f"apt-get update && {install}"), (USER, line)):
+                done = root.run("bash", "-c", step, user=user, timeout_s=900)
+                assert done.returncode == 0, f"{step}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+            shutil.move(root.checkout / "wheels", half)
+        finally:
+            root.remove()
+    return final
+
+
 @contextmanager
 def server_root(folder: Path, suite: str = "bookworm") -> Iterator[Path]:
     """The files of a bare server with a clone of the committed state of this checkout."""
     with overlaid(bare_root(suite), folder) as root:
-        clone = root / CLONE.lstrip("/")
-        subprocess.run(
-            ["git", "-c", "safe.directory=*", "clone", "-q", f"file://{CHECKOUT}", str(clone)], check=True
-        )
-        shutil.rmtree(clone / ".git")  # as one who unpacked an archive; and nothing in it is a path of here
+        put_clone(root)
         yield root
 
 

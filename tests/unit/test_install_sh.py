@@ -66,6 +66,7 @@ class Checkout:
         self.tool("python3", FAKE_PYTHON)
         self.tool("sudo", '#!/bin/bash\nexec "$@"\n')
         self.tool("df", FAKE_DF.format(free=99_999))  # how full this machine's disk is changes no test
+        self.tool("sync", "#!/bin/bash\n")  # nor does what others write to it
         self.log.touch()
 
     def tool(self, name: str, body: str) -> None:
@@ -313,6 +314,22 @@ def test_h07_a_held_package_lock_is_waited_for_and_told(checkout: Checkout) -> N
     assert "Another program is installing packages" in result.stderr
     assert "could not install" not in result.stderr
     assert "DPkg::Lock::Timeout=900" in checkout.log.read_text(encoding="utf-8")
+
+
+def test_packages_that_were_cut_short_are_finished_first(checkout: Checkout) -> None:
+    """apt-get refuses until then. What `dpkg` cannot set up lacks something that apt brings."""
+    checkout.tool(
+        "dpkg",
+        "#!/bin/bash\nif [[ $1 == --audit ]]; then echo 'espeak-ng-data is unpacked'; exit; fi\n"
+        f"echo \"dpkg $*\" >>{checkout.log}\necho 'dependency problems' >&2\nexit 1\n",
+    )
+    checkout.tool("apt-get", f'#!/bin/bash\necho "apt-get $1 ${{*: -1}}" >>{checkout.log}\n')
+    assert checkout.run("try", "--no-start", "--yes").returncode == 0
+    done = [line for line in checkout.log.read_text("utf-8").splitlines() if line.startswith(("apt", "dpkg"))]
+    assert done == [
+        "dpkg --configure -a", "apt-get update update", "apt-get install --fix-broken",
+        "apt-get install ffmpeg",
+    ]  # fmt: skip
 
 
 # ---- honest errors -------------------------------------------------------------------------------
