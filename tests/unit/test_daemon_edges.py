@@ -352,6 +352,9 @@ def test_without_systemd_nothing_is_sent() -> None:
 
 
 def test_a_real_notify_socket_gets_ready(tmp_path: Path) -> None:
+    pytest.importorskip(
+        "systemd.daemon", reason="systemd-python is not installed: pip install 'cosyd[systemd]'"
+    )
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "notify"))
         sock.settimeout(5)
