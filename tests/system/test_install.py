@@ -29,7 +29,7 @@ from tests.system.standins import lay
 from tests.unit.hardwarekit import Machine
 from tests.unit.rolekit import Simulated, tool, wheel
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(10_800)]
 
 SENTENCE = "The kettle is boiling, and somebody has to take it from the stove."
 TEXT = "This sentence stays in the history over a restart of the machine."

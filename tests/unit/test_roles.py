@@ -82,7 +82,7 @@ def test_h07_every_call_that_takes_the_package_lock_waits_for_it() -> None:
     for path in ANSIBLE.glob("roles/*/tasks/*.yml"):
         text = path.read_text("utf-8")
         assert "ansible.builtin.apt:" not in text, "its own call for python3-apt does not wait"
-        for call in re.findall(r"argv: .*apt-get.*(?:install|purge|autoremove).*", text):
+        for call in re.findall(r".*'apt-get', '-y'.*|argv: .*apt-get.*(?:install|purge|autoremove).*", text):
             assert "DPkg::Lock::Timeout" in call or "cosyd_apt_wait_s" in call, call
 
 
