@@ -22,6 +22,10 @@ from pipeline.profile import Config
 
 AFTER_START_S = 20.0
 """The page first."""
+LOOK_AGAIN_S = 60.0
+"""For a helper that was not there: the installer may lay it after the service started."""
+REFUSED_AGAIN_S = 3600.0
+"""The profile's swap that was refused: the disk may have room by then."""
 TRY_AGAIN_S = 65.0
 """Of an emergency step that was refused; the helper makes one change a minute."""
 NEARLY_FULL = 0.10
@@ -58,11 +62,21 @@ class SwapKeeper:
         self.busy = False
         self._step_at = float("-inf")
         self._told: set[str] = set()
+        self._by_hand = False
 
     def start(self) -> None:
-        """Have the profile's swap, in a moment."""
+        """Have the profile's swap, in a moment; what is in the way now is looked at again."""
         if self._automatic:
-            self._loop.later(AFTER_START_S, lambda: self._act(self._standing, "profile"))
+            self._loop.later(AFTER_START_S, self._have_profile)
+
+    def _have_profile(self) -> None:
+        """Until it is there, or a person has said how much there shall be."""
+        if self._by_hand:
+            return
+        if self.busy:
+            self._loop.later(LOOK_AGAIN_S, self._have_profile)
+        else:
+            self._act(self._standing, "profile")
 
     def tick(self, level: Level, ram: RamReading | None) -> None:
         """Looks whether a step is needed. Cheap."""
@@ -130,7 +144,10 @@ class SwapKeeper:
                  "bytes": view.own_bytes - before.own_bytes, "reason": why},
                 resource="ram",
             )  # fmt: skip
+        if action == "refuse" and why == "profile":
+            self._loop.later(LOOK_AGAIN_S if word == "no_helper" else REFUSED_AGAIN_S, self._have_profile)
         if reply is not None:
+            self._by_hand = self._by_hand or action != "refuse"
             reply(outcome(action, word, params, view))
 
     def _refused(self, word: str, params: Mapping[str, Any], *, asked: bool) -> None:

@@ -159,6 +159,37 @@ def test_without_a_helper_nothing_happens_and_nobody_is_told(bench: Bench) -> No
     assert bench.kinds() == ["swap_refused"]  # somebody asked
 
 
+def test_a_helper_that_is_installed_later_is_found_and_only_once(bench: Bench, path: Path) -> None:
+    bench.keeper.start()
+    bench.clock.advance(keeper.AFTER_START_S + 1)
+    bench.loop.once(0)
+    helper = FakeHelper(path)
+    try:
+        bench.clock.advance(keeper.LOOK_AGAIN_S + 1)
+        bench.until(lambda: bench.kinds() == ["swap_grown"])
+        for _ in range(3):
+            bench.clock.advance(keeper.REFUSED_AGAIN_S + 1)
+            bench.loop.once(0)
+        assert [r["op"] for r in helper.requests] == ["status", "set"]
+    finally:
+        helper.close(path)
+
+
+def test_what_a_person_set_is_not_overruled_by_a_later_look(bench: Bench, path: Path) -> None:
+    bench.keeper.start()
+    bench.clock.advance(keeper.AFTER_START_S + 1)
+    bench.loop.once(0)
+    helper = FakeHelper(path)
+    try:
+        assert bench.ask(bench.keeper.apply, total_bytes=GIB)["action"] == "grow"
+        asked = len(helper.requests)
+        bench.clock.advance(keeper.LOOK_AGAIN_S + 1)
+        bench.loop.once(0)
+        assert len(helper.requests) == asked
+    finally:
+        helper.close(path)
+
+
 def test_in_an_emergency_swap_grows_by_one_step(helper: FakeHelper, bench: Bench) -> None:
     bench.keeper.tick(Level.LOW, TIGHT)
     bench.keeper.tick(Level.CRITICAL, None)
