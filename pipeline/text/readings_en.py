@@ -352,7 +352,7 @@ def feet_inches(m: Match) -> str:
 
 def inches(m: Match) -> str | None:
     """27\" monitor; not the end of what is quoted"""
-    line = m.string[max(m.string.rfind("\n", 0, m.start()) + 1, m.start() - 2000) : m.start()]
+    line = before(m, 300).rpartition("\n")[2]
     return None if len(re.findall(r'(?<![0-9])"', line)) % 2 else decimal(m["n"]) + " inch"
 
 
