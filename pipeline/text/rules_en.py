@@ -11,7 +11,7 @@ from pipeline.text import readings_en as say
 from pipeline.text.abbreviations import ABBREVIATIONS, DAYS, MONTHS, STATES, day_name, expand
 from pipeline.text.links import link_rules
 from pipeline.text.numbers_en import cardinal, decimal, one_by_one, ordinal
-from pipeline.text.rule import NUMBER, Rules, rule
+from pipeline.text.rule import NUMBER, SCIENTIFIC, Rules, rule
 from pipeline.text.signs import read_sign
 from pipeline.text.units import EN_MONEY, EN_UNITS, alternatives, firsts
 
@@ -137,7 +137,7 @@ EN = Rules(
         rule(
             "d",
             _S + r"(?<!:)(?P<min>[0-9]{1,2}):(?P<sec>[0-5][0-9]\.[0-9]{1,3})(?![0-9:])" + _END,
-            lambda m: f"{cardinal(m['min'])} minutes {decimal(m['sec'].lstrip('0') or '0')} seconds",
+            lambda m: f"{cardinal(m['min'])} minutes {decimal(m['sec'].lstrip('0'))} seconds",
             then=":",
         ),
         rule(
@@ -291,8 +291,7 @@ EN = Rules(
         # quantities
         rule(
             "ds",
-            r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<n>[-+]?[0-9]+(?:\.[0-9]+)?)[eE](?P<exp>[-+]?[0-9]{1,3})"
-            + _END,
+            SCIENTIFIC,
             lambda m: f"{decimal(m['n'])} times ten to the power of {decimal(m['exp'].lstrip('+'))}",
             past="[eE]",
         ),

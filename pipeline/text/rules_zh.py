@@ -12,7 +12,7 @@ import re
 from pipeline.text import readings_zh as say
 from pipeline.text.links import link_rules
 from pipeline.text.numbers_zh import cardinal, decimal, one_by_one
-from pipeline.text.rule import NUMBER, Rules, rule
+from pipeline.text.rule import NUMBER, SCIENTIFIC, Rules, rule
 from pipeline.text.signs import read_sign
 from pipeline.text.units import ZH_MONEY, ZH_UNITS, alternatives, firsts
 
@@ -145,9 +145,7 @@ ZH = Rules(
         rule(
             "d",
             _S + r"(?<!:)(?P<min>[0-9]{1,2}):(?P<sec>[0-5][0-9]\.[0-9]{1,3})(?![0-9:])" + _NOT_LETTER,
-            lambda m: (
-                f"{cardinal(m['min'])}分{decimal(m['sec'].lstrip('0') if m['sec'][:2] != '00' else m['sec'][1:])}秒"
-            ),
+            lambda m: f"{cardinal(m['min'])}分{decimal(m['sec'].lstrip('0'))}秒",
             then=":",
         ),
         rule(
@@ -324,8 +322,7 @@ ZH = Rules(
         # quantities
         rule(
             "ds",
-            r"(?<![0-9A-Za-z])(?<![0-9][.,])(?P<n>[-+]?[0-9]+(?:\.[0-9]+)?)[eE](?P<exp>[-+]?[0-9]{1,3})"
-            + _NOT_LETTER,
+            SCIENTIFIC,
             lambda m: f"{decimal(m['n'])}乘以十的{decimal(m['exp'].lstrip('+'))}次方",
             past="[eE]",
         ),

@@ -159,35 +159,47 @@ def test_without_a_helper_nothing_happens_and_nobody_is_told(bench: Bench) -> No
     assert bench.kinds() == ["swap_refused"]  # somebody asked
 
 
-def test_a_helper_that_is_installed_later_is_found_and_only_once(bench: Bench, path: Path) -> None:
+@pytest.fixture
+def late_helper(bench: Bench, path: Path) -> Iterator[FakeHelper]:
+    """Installed after the keeper looked for one in vain."""
     bench.keeper.start()
     bench.clock.advance(keeper.AFTER_START_S + 1)
     bench.loop.once(0)
-    helper = FakeHelper(path)
-    try:
-        bench.clock.advance(keeper.LOOK_AGAIN_S + 1)
-        bench.until(lambda: bench.kinds() == ["swap_grown"])
-        for _ in range(3):
-            bench.clock.advance(keeper.REFUSED_AGAIN_S + 1)
-            bench.loop.once(0)
-        assert [r["op"] for r in helper.requests] == ["status", "set"]
-    finally:
-        helper.close(path)
+    made = FakeHelper(path)
+    yield made
+    made.close(path)
 
 
-def test_what_a_person_set_is_not_overruled_by_a_later_look(bench: Bench, path: Path) -> None:
-    bench.keeper.start()
-    bench.clock.advance(keeper.AFTER_START_S + 1)
-    bench.loop.once(0)
-    helper = FakeHelper(path)
-    try:
-        assert bench.ask(bench.keeper.apply, total_bytes=GIB)["action"] == "grow"
-        asked = len(helper.requests)
-        bench.clock.advance(keeper.LOOK_AGAIN_S + 1)
+def test_a_helper_that_is_installed_later_is_found_and_only_once(
+    late_helper: FakeHelper, bench: Bench
+) -> None:
+    bench.clock.advance(keeper.LOOK_AGAIN_S + 1)
+    bench.until(lambda: bench.kinds() == ["swap_grown"])
+    for _ in range(3):
+        bench.clock.advance(keeper.REFUSED_AGAIN_S + 1)
         bench.loop.once(0)
-        assert len(helper.requests) == asked
-    finally:
-        helper.close(path)
+    assert [r["op"] for r in late_helper.requests] == ["status", "set"]
+
+
+def test_what_a_person_set_is_not_overruled_by_a_later_look(late_helper: FakeHelper, bench: Bench) -> None:
+    assert bench.ask(bench.keeper.apply, total_bytes=GIB)["action"] == "grow"
+    asked = len(late_helper.requests)
+    bench.clock.advance(keeper.LOOK_AGAIN_S + 1)
+    bench.loop.once(0)
+    assert len(late_helper.requests) == asked
+
+
+def test_swap_that_was_refused_is_tried_again_an_hour_later(helper: FakeHelper, bench: Bench) -> None:
+    helper.refusal = "disk_short"
+    bench.keeper.start()
+    bench.clock.advance(keeper.AFTER_START_S + 1)
+    bench.until(lambda: bench.kinds() == ["swap_refused"] and not bench.keeper.busy)
+    helper.refusal = None
+    bench.clock.advance(keeper.LOOK_AGAIN_S + 1)
+    bench.loop.once(0)
+    assert len(helper.requests) == 2, "not each minute"
+    bench.clock.advance(keeper.REFUSED_AGAIN_S)
+    bench.until(lambda: bench.kinds() == ["swap_refused", "swap_grown"])
 
 
 def test_in_an_emergency_swap_grows_by_one_step(helper: FakeHelper, bench: Bench) -> None:
